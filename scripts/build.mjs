@@ -1,0 +1,14 @@
+// Compiles src/ to dist/ and makes the command line executable.
+import { execFileSync } from 'node:child_process'
+import { chmodSync, existsSync, rmSync } from 'node:fs'
+import { createRequire } from 'node:module'
+import { dirname, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+
+const root = join(dirname(fileURLToPath(import.meta.url)), '..')
+const tsc = join(dirname(createRequire(import.meta.url).resolve('typescript/package.json')), 'bin', 'tsc')
+
+rmSync(join(root, 'dist'), { recursive: true, force: true })
+execFileSync(process.execPath, [tsc, '-p', join(root, 'tsconfig.build.json')], { stdio: 'inherit' })
+const main = join(root, 'dist', 'cli', 'main.js')
+if (existsSync(main)) chmodSync(main, 0o755)

@@ -1,0 +1,123 @@
+import { readFileSync } from 'node:fs'
+import { dirname, resolve } from 'node:path'
+import { type Command, Option } from 'commander'
+import { type Dataset, openDataset } from '../data/index.ts'
+import { readEncoderPair } from '../encoder/index.ts'
+import { type CheckInstance, exportEncoder, measuredTable, type SelfCheck } from '../export/index.ts'
+import { buildHierarchy, goldLeaves } from '../hierarchy/index.ts'
+import { InputError } from '../support/errors.ts'
+import { heldOut } from '../train/index.ts'
+import { whole } from './flags.ts'
+import { createOutput, type Output } from './output.ts'
+
+interface Flags {
+  encoder: string
+  adapter?: string
+  queryEncoder?: string
+  output: string
+  dtype: 'fp32'
+  bundle?: boolean
+  title?: boolean
+  checkItems: number
+  threads?: number
+  json?: boolean
+}
+
+export function register(program: Command): void {
+  program
+    .command('export')
+    .summary('write the merged node encoder as an ONNX folder')
+    .description(
+      'Merges the adapter into its checkpoint and writes a folder that onnxruntime, transformers.js and sentence-transformers\n' +
+        '(backend="onnx") load as it is. The written files are then compared with the trained encoder, on held-out items of the\n' +
+        'run where they are still there; a folder that fails the comparison is not kept.',
+    )
+    .requiredOption('--encoder <folder>', 'checkpoint that the adapter was trained over; folder or Hugging Face id')
+    .option('--adapter <folder>', 'LoRA adapter, as runs/name/adapter (default: export the checkpoint as it is)')
+    .option('--query-encoder <folder>', 'frozen encoder of the questions (default: --encoder without any adapter)')
+    .requiredOption('--output <folder>', 'folder to write')
+    .addOption(new Option('--dtype <type>', 'type of the weights').choices(['fp32']).default('fp32'))
+    .option('--bundle', 'put the query encoder into the folder too, so that it refines by itself')
+    .option('--no-title', 'without an adapter that says so: regions do not start with their title')
+    .option('--check-items <n>', 'held-out items in the comparison, at most', whole(0), 200)
+    .option('--threads <n>', 'threads of ONNX Runtime (default: all processors)', whole(1))
+    .option('--json', 'print the comparison as JSON')
+    .addHelpText(
+      'after',
+      `
+Example:
+  $ canopy export --encoder models/all-MiniLM-L6-v2 --adapter runs/minilm/adapter --output runs/minilm/export`,
+    )
+    .action(run)
+}
+
+async function run(flags: Flags): Promise<void> {
+  const out = createOutput({ json: flags.json })
+  const { adapter, queryEncoder } = flags
+  const pair = await readEncoderPair(flags.encoder, { adapter, queryEncoder, onProgress: out.progress })
+  const runFolder = adapter === undefined ? undefined : dirname(resolve(adapter))
+  const settings = pair.trained ? pair.settings : { ...pair.settings, title: flags.title ?? true }
+  const instances =
+    runFolder === undefined ? [] : await heldOutInstances(runFolder, settings.branching, flags.checkItems, out)
+  const { version } = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')) as {
+    version: string
+  }
+  const check = await exportEncoder({
+    encoder: pair.encoder,
+    adapter: pair.adapter,
+    queryEncoder: pair.query,
+    settings,
+    output: flags.output,
+    bundle: flags.bundle,
+    instances,
+    table: runFolder === undefined ? undefined : await measuredTable(runFolder),
+    version,
+    threads: flags.threads,
+    onProgress: out.progress,
+  }).finally(out.done)
+  out.json({ output: resolve(flags.output), ...check })
+  out.line(checkText(check))
+  out.line(`Exported encoder: ${flags.output}`)
+}
+
+/** The run's validation items with their questions; none, with a warning, where its data are gone. */
+async function heldOutInstances(
+  runFolder: string,
+  branching: number,
+  most: number,
+  out: Output,
+): Promise<CheckInstance[]> {
+  const instances: CheckInstance[] = []
+  const datasets = new Map<string, Dataset>()
+  try {
+    for await (const { dataset: folder, question, entry } of heldOut(runFolder)) {
+      if (instances.length >= most) break
+      const dataset = datasets.get(folder) ?? (await openDataset(folder))
+      datasets.set(folder, dataset)
+      const hierarchy = buildHierarchy(await dataset.item(entry.item), branching)
+      const { gold } = goldLeaves(hierarchy, entry)
+      instances.push({ benchmark: question.benchmark, question: question.question, hierarchy, gold })
+    }
+    return instances
+  } catch (error) {
+    if (!(error instanceof InputError)) throw error
+    out.warn(`The run's held-out items cannot be read (${error.message}); comparing on built-in texts only.`)
+    return []
+  } finally {
+    for (const dataset of datasets.values()) await dataset.close()
+  }
+}
+
+export function checkText({ texts, truncated, minCosine, maxDifference, refinement }: SelfCheck): string {
+  const percent = (x: number): string => `${(100 * x).toFixed(1)} %`
+  const lines = [
+    `Self-check: ${texts} texts (${truncated} over-long), smallest cosine ${minCosine.toFixed(7)}, largest difference ${maxDifference.toExponential(1)}.`,
+  ]
+  if (refinement !== undefined) {
+    const { trained, exported, instances, sameKept } = refinement
+    lines.push(
+      `On ${instances} held-out items: decision accuracy ${percent(trained.decisionAccuracy)} trained, ${percent(exported.decisionAccuracy)} exported; the same ranges kept for ${percent(sameKept)}.`,
+    )
+  }
+  return lines.join('\n')
+}

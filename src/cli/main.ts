@@ -1,0 +1,71 @@
+#!/usr/bin/env node
+import { readFileSync } from 'node:fs'
+import { Command, CommanderError } from 'commander'
+import pc from 'picocolors'
+import { InputError, UsageError } from '../support/errors.ts'
+
+type Verb = { register(program: Command): void }
+
+/** Verb -> its module; only the one that runs is loaded, so that `--help` and small verbs start fast. */
+const verbs: Record<string, () => Promise<Verb>> = {
+  import: () => import('./import.ts'),
+  check: () => import('./check.ts'),
+  preferences: () => import('./preferences.ts'),
+  train: () => import('./train.ts'),
+  evaluate: () => import('./evaluate.ts'),
+  export: () => import('./export.ts'),
+  refine: () => import('./refine.ts'),
+  quickstart: () => import('./quickstart.ts'),
+}
+
+const exitStatus = { failure: 1, usage: 2, interrupted: 130 } as const
+
+async function main(argv: string[]): Promise<number> {
+  const { version } = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')) as {
+    version: string
+  }
+  const program = new Command('canopy')
+    .description('Train, evaluate and ship the CANOPY node encoder.')
+    .version(version)
+    .showHelpAfterError('(add --help for the flags and an example)')
+    .exitOverride()
+  const asked = argv[2] === undefined ? undefined : verbs[argv[2]]
+  for (const load of asked === undefined ? Object.values(verbs) : [asked]) (await load()).register(program)
+  try {
+    if (argv.length <= 2) {
+      program.outputHelp()
+      return exitStatus.usage
+    }
+    await program.parseAsync(argv)
+    return typeof process.exitCode === 'number' ? process.exitCode : 0
+  } catch (error) {
+    return report(error)
+  }
+}
+
+function report(error: unknown): number {
+  if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : exitStatus.usage
+  if (error instanceof UsageError) {
+    process.stderr.write(`${pc.red('error:')} ${error.message}\n`)
+    return exitStatus.usage
+  }
+  if (error instanceof InputError) {
+    process.stderr.write(`${pc.red('error:')} ${error.message}\n`)
+    return exitStatus.failure
+  }
+  if (error instanceof Error && error.name === 'AbortError') {
+    process.stderr.write('interrupted\n')
+    return exitStatus.interrupted
+  }
+  const text = error instanceof Error ? (error.stack ?? error.message) : String(error)
+  process.stderr.write(`${pc.red('error:')} something went wrong that should not have:\n${text}\n`)
+  return exitStatus.failure
+}
+
+// A reader that goes away (`canopy … | head`) is no failure.
+process.stdout.on('error', (error: NodeJS.ErrnoException) => {
+  if (error.code === 'EPIPE') process.exit(0)
+  throw error
+})
+
+process.exitCode = await main(process.argv)

@@ -1,0 +1,71 @@
+import { SingleBar } from 'cli-progress'
+import pc from 'picocolors'
+import type { Progress } from '../support/progress.ts'
+
+/** How a command talks: results on standard output, progress on standard error, so that results can be piped. */
+export interface Output {
+  /** A line for people; silent with `--json`. */
+  line(text?: string): void
+  /** The machine-readable result, printed only with `--json`, as one JSON document. */
+  json(value: unknown): void
+  /** A warning, on standard error in both modes. */
+  warn(text: string): void
+  /** A bar on a terminal; elsewhere a plain line when a phase starts, every ten seconds, and when it ends. */
+  progress: Progress
+  /** Ends the bar that is open, if any. */
+  done(): void
+}
+
+const PLAIN_INTERVAL_MS = 10_000
+
+export function createOutput(options: { json?: boolean | undefined }): Output {
+  let bar: SingleBar | undefined
+  let phase: string | undefined
+  let lastPlain = 0
+  const done = (): void => {
+    bar?.stop()
+    bar = undefined
+    phase = undefined
+  }
+  const plain = (event: Parameters<Progress>[0]): void => {
+    const now = Date.now()
+    const ended = event.total !== undefined && event.done >= event.total
+    if (event.phase === phase && !ended && now - lastPlain < PLAIN_INTERVAL_MS) return
+    phase = event.phase
+    lastPlain = now
+    const of = event.total === undefined ? '' : `/${event.total}`
+    process.stderr.write(`${event.phase}: ${event.done}${of}${event.note === undefined ? '' : `  ${event.note}`}\n`)
+  }
+  const onTerminal = (event: Parameters<Progress>[0]): void => {
+    if (event.phase !== phase) {
+      done()
+      phase = event.phase
+      bar = new SingleBar({
+        format: `${pc.cyan('{phase}')} {bar} {value}/{total} {note} {eta_formatted}`,
+        hideCursor: true,
+        etaBuffer: 50,
+        barsize: 24,
+      })
+      bar.start(event.total ?? 0, event.done, { phase: event.phase, note: event.note ?? '' })
+      return
+    }
+    if (event.total !== undefined) bar?.setTotal(event.total)
+    bar?.update(event.done, { note: event.note ?? '' })
+  }
+  return {
+    line: (text = '') => {
+      if (options.json) return
+      done()
+      process.stdout.write(`${text}\n`)
+    },
+    json: (value) => {
+      if (options.json) process.stdout.write(`${JSON.stringify(value, null, 2)}\n`)
+    },
+    warn: (text) => {
+      done()
+      process.stderr.write(`${pc.yellow('warning:')} ${text}\n`)
+    },
+    progress: (event) => (process.stderr.isTTY ? onTerminal(event) : plain(event)),
+    done,
+  }
+}

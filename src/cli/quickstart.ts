@@ -1,0 +1,167 @@
+import { mkdir, rm, writeFile } from 'node:fs/promises'
+import { availableParallelism } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { Command } from 'commander'
+import pc from 'picocolors'
+import { openDataset } from '../data/index.ts'
+import { createRandomBert } from '../encoder/index.ts'
+import { buildHierarchy, renderNode } from '../hierarchy/index.ts'
+import { InputError } from '../support/errors.ts'
+import { exists } from '../support/files.ts'
+import { register as registerEvaluate } from './evaluate.ts'
+import { register as registerExport } from './export.ts'
+import { register as registerPreferences } from './preferences.ts'
+import { register as registerRefine } from './refine.ts'
+import { register as registerTrain } from './train.ts'
+
+interface Flags {
+  encoder?: string
+  output: string
+  seed: string
+}
+
+/** Marks a folder as one that the quickstart may replace. */
+const MARKER = 'quickstart.txt'
+
+export function register(program: Command): void {
+  program
+    .command('quickstart')
+    .summary('all of it on the sample data: pairs, training, table, export, a refined passage')
+    .description(
+      'Runs the other verbs one after the other on the data set that comes with the toolkit, printing each command. Without\n' +
+        '--encoder it trains a small BERT with random weights, to show the way; a real encoder gives real results.',
+    )
+    .option('--encoder <folder>', 'checkpoint to train instead of the random one; folder or Hugging Face id')
+    .option(
+      '--output <folder>',
+      'folder of everything it makes; an older quickstart there is replaced',
+      'runs/quickstart',
+    )
+    .option('--seed <n>', 'seed of the random encoder and of training', '1')
+    .addHelpText(
+      'after',
+      `
+Example:
+  $ canopy quickstart
+  $ canopy quickstart --encoder sentence-transformers/all-MiniLM-L6-v2`,
+    )
+    .action(run)
+}
+
+async function run({ encoder: given, output, seed }: Flags): Promise<void> {
+  const started = performance.now()
+  const dataset = fileURLToPath(new URL('../../datasets/sample', import.meta.url))
+  const config = fileURLToPath(new URL('../../configs/quickstart.yaml', import.meta.url))
+  if (!(await exists(dataset)))
+    throw new InputError('The sample data set is missing from this installation.', { file: dataset })
+  await startFolder(output)
+
+  const place = (name: string): string => join(output, name)
+  const encoder = given ?? place('encoder')
+  if (given === undefined) {
+    step(
+      'No --encoder was given: making a small BERT with random weights. It knows no language; what it learns below, it',
+    )
+    process.stdout.write('learns from 100 questions. Expect a demonstration of the way, not of quality.\n')
+    await createRandomBert(encoder, { seed, vocabularyFrom: await trainingTexts(dataset) })
+  }
+  const shared = ['--encoder', encoder]
+  const adapter = ['--adapter', join(place('run'), 'adapter')]
+  const pairs = place('preferences.jsonl')
+
+  step('Preference pairs from the gold sentences of the training questions')
+  await canopy(['preferences', '--dataset', dataset, '--split', 'train', '--output', pairs])
+  step('Training: a ranking loss on LoRA adapters, the query encoder frozen')
+  await canopy(
+    [
+      'train',
+      ...shared,
+      '--dataset',
+      dataset,
+      '--preferences',
+      pairs,
+      '--config',
+      config,
+      '--output',
+      place('run'),
+    ].concat(['--seed', seed]),
+  )
+  step('Evaluation on questions about subjects that training never saw, beside policies that never read the question')
+  await canopy(['evaluate', ...shared, ...adapter, '--dataset', dataset, '--split', 'dev', '--output', place('eval')])
+  step('Export: one ONNX folder, checked against the trained encoder')
+  await canopy(['export', ...shared, ...adapter, '--bundle', '--output', place('export')])
+
+  const example = await firstExample(dataset)
+  await writeFile(place('example.json'), `${JSON.stringify(example.item, null, 2)}\n`)
+  step(`Refinement of a passage with the exported encoder: what is kept (+) and dropped (-) for "${example.question}"`)
+  await canopy(['refine', '--encoder', place('export'), '--query', example.question, '--input', place('example.json')])
+
+  const seconds = Math.round((performance.now() - started) / 1000)
+  process.stdout.write(`\nDone in ${seconds} s on ${availableParallelism()} cores. Everything is in ${output}/.\n`)
+}
+
+function step(text: string): void {
+  process.stdout.write(`\n${pc.bold(text)}\n`)
+}
+
+/** Runs a verb as the command line would, after showing the command. */
+async function canopy(args: string[]): Promise<void> {
+  process.stdout.write(`${pc.cyan(`$ canopy ${args.map(quoted).join(' ')}`)}\n`)
+  const program = new Command('canopy').exitOverride()
+  for (const register of [registerPreferences, registerTrain, registerEvaluate, registerExport, registerRefine])
+    register(program)
+  await program.parseAsync(args, { from: 'user' })
+}
+
+function quoted(arg: string): string {
+  return /^[\w./@:=-]+$/.test(arg) ? arg : `'${arg.replaceAll("'", "'\\''")}'`
+}
+
+async function startFolder(output: string): Promise<void> {
+  if (await exists(output)) {
+    if (!(await exists(join(output, MARKER))))
+      throw new InputError('The folder exists and was not made by the quickstart. Choose another --output.', {
+        file: output,
+      })
+    await rm(output, { recursive: true })
+  }
+  await mkdir(output, { recursive: true })
+  await writeFile(join(output, MARKER), 'Made by "canopy quickstart", which replaces this folder when it runs again.\n')
+}
+
+/** What the random encoder's vocabulary is made from: questions and items of the training split, nothing of dev. */
+async function trainingTexts(folder: string): Promise<string[]> {
+  const dataset = await openDataset(folder)
+  const texts: string[] = []
+  const seen = new Set<string>()
+  for await (const { question } of dataset.questions('train')) {
+    texts.push(question.question)
+    for (const { item: id } of question.gold) {
+      if (seen.has(id)) continue
+      seen.add(id)
+      const hierarchy = buildHierarchy(await dataset.item(id))
+      texts.push(renderNode(hierarchy, hierarchy.root, { title: true }))
+    }
+  }
+  await dataset.close()
+  return texts
+}
+
+/** The first dev question and its gold item. */
+async function firstExample(folder: string): Promise<{ question: string; item: unknown }> {
+  const dataset = await openDataset(folder)
+  try {
+    for await (const { question } of dataset.questions('dev')) {
+      const gold = question.gold[0]
+      if (gold === undefined) continue
+      const item = await dataset.item(gold.item)
+      if (item.modality !== 'text') continue
+      const { title, text } = item
+      return { question: question.question, item: { title, text } }
+    }
+    throw new InputError('The sample data set has no dev question with gold.', { file: folder })
+  } finally {
+    await dataset.close()
+  }
+}

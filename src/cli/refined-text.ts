@@ -1,0 +1,41 @@
+import pc from 'picocolors'
+import type { RefinedItem } from '../encoder/index.ts'
+
+/**
+ * A refined item for a terminal: its tree with scores and what became of each visited node, then its text with kept regions marked
+ * `+` and dropped ones `-`, a leaf a line.
+ *
+ * @param text the item's whole text, which the nodes' offsets point into
+ */
+export function refinedText(item: RefinedItem, text: string): string {
+  const keptLeaf = (leaf: number): boolean => item.kept.some(({ from, to }) => from <= leaf && leaf < to)
+  const lines: string[] = []
+  if (item.title !== undefined) lines.push(pc.bold(item.title))
+  lines.push(...treeLines(item))
+  const leaves = item.nodes.filter(({ from, to }) => to - from === 1).sort((a, b) => a.from - b.from)
+  for (const { from, start, end } of leaves) {
+    const sentence = text.slice(start, end).replace(/\s+/g, ' ').trim()
+    lines.push(keptLeaf(from) ? pc.green(`+ ${sentence}`) : pc.dim(`- ${sentence}`))
+  }
+  return lines.join('\n')
+}
+
+/** The nodes that refinement looked at: those kept or replaced, and the children it dropped. */
+function treeLines({ nodes, kept }: RefinedItem): string[] {
+  const isKept = new Set(kept.map(({ from, to }) => `${from}-${to}`))
+  const keptInside = (from: number, to: number): boolean => kept.some((range) => from <= range.from && range.to <= to)
+  const lines: string[] = []
+  let skipUntil = -1
+  const open: number[] = []
+  for (const { from, to, score } of nodes) {
+    while (open.length > 0 && from >= (open.at(-1) as number)) open.pop()
+    const depth = open.length
+    open.push(to)
+    if (from < skipUntil) continue
+    const outcome = isKept.has(`${from}-${to}`) ? 'kept' : keptInside(from, to) ? 'replaced' : 'dropped'
+    const paint = outcome === 'kept' ? pc.green : outcome === 'dropped' ? pc.dim : (s: string) => s
+    lines.push(paint(`${'  '.repeat(depth)}[${from}, ${to})  ${score.toFixed(4)}  ${outcome}`))
+    if (outcome !== 'replaced') skipUntil = to
+  }
+  return lines
+}

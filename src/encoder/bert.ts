@@ -1,0 +1,227 @@
+import { type ExternalTensor, type Graph, GraphBuilder, type Tensor } from '../onnx/index.ts'
+import { InputError } from '../support/errors.ts'
+import { type BertConfig, bertConfig } from './bert-config.ts'
+import type { EncoderProfile } from './checkpoint.ts'
+import { type LinearModule, type LoraTarget, loraA, loraB } from './lora.ts'
+
+/** A checkpoint's tensors by their names there, in memory or still in their files. */
+export type Weights = ReadonlyMap<string, Tensor | ExternalTensor>
+
+/** What masked attention scores are lowered by: exp(-10000) is 0 in float32, and the number exists in float16. */
+const MASKED = -10000
+
+/** The linear maps of a BERT encoder by their module paths in Hugging Face transformers' `BertModel`, with their sizes. */
+export function bertLinearModules(config: BertConfig): LinearModule[] {
+  const { hidden_size: hidden, intermediate_size: wide } = config
+  return Array.from({ length: config.num_hidden_layers }, (_, layer) => {
+    const at = `encoder.layer.${layer}`
+    return [
+      { module: `${at}.attention.self.query`, inputs: hidden, outputs: hidden },
+      { module: `${at}.attention.self.key`, inputs: hidden, outputs: hidden },
+      { module: `${at}.attention.self.value`, inputs: hidden, outputs: hidden },
+      { module: `${at}.attention.output.dense`, inputs: hidden, outputs: hidden },
+      { module: `${at}.intermediate.dense`, inputs: hidden, outputs: wide },
+      { module: `${at}.output.dense`, inputs: wide, outputs: hidden },
+    ]
+  }).flat()
+}
+
+/**
+ * The encoder over packed rows: several texts share a row, each with its own positions, and attend only to themselves.
+ *
+ * Inputs: `input_ids`, `position_ids` and `segments`, int32 [rows, length] (`segments` numbers the batch's texts from 1; 0 is
+ * padding, which attends to padding alone); `pool`, float32 [nodes, tokens] with tokens = rows · length, whose rows sum to 1
+ * and pick the tokens that make an embedding; and for every LoRA target its two matrices under PEFT's names.
+ * Output: `embeddings`, float32 [nodes, hidden], of length 1 if the profile says so.
+ *
+ * Architecture: Devlin et al. 2019 (arXiv 1810.04805) as Hugging Face transformers' `BertModel` computes it, token type 0
+ * everywhere. Activations are matrices [tokens, hidden]; biases and LoRA sums go into Gemm's C.
+ *
+ * @throws InputError for a tensor that is missing or of another shape than config.json says
+ */
+export function bertEncoder(profile: EncoderProfile, weights: Weights, options: { lora?: LoraTarget[] } = {}): Graph {
+  const g = new GraphBuilder()
+  const bert = bertParts(g, profile, weights, 'packed', options.lora ?? [])
+  const ids = g.input('input_ids', 'int32', ['rows', 'length'])
+  const positions = g.input('position_ids', 'int32', ['rows', 'length'])
+  const segments = g.input('segments', 'int32', ['rows', 'length'])
+  const pool = g.input('pool', 'float32', ['nodes', 'tokens'])
+
+  // bias[row, 0, i, j] = 0 where i and j belong to the same text
+  const same = g.equal(g.unsqueeze(segments, [2]), g.unsqueeze(segments, [1]))
+  const bias = g.unsqueeze(g.where(same, g.scalar(0), g.scalar(MASKED)), [1])
+  const hidden = bert.layers(bert.embed(g.reshape(ids, ['tokens']), g.reshape(positions, ['tokens'])), bias, [
+    'rows',
+    'length',
+  ])
+  const pooled = g.gemm(pool, hidden, null, { name: 'pooling' })
+  g.output(profile.normalize ? normalized(g, pooled) : pooled, 'embeddings')
+  return g.build()
+}
+
+/**
+ * The encoder over padded rows, for other programs: int64 `input_ids`, `attention_mask` and `token_type_ids` [batch,
+ * sequence] to `last_hidden_state`, float32 [batch, sequence, hidden]. Standard operators of opset 17 only.
+ *
+ * @throws InputError for a tensor that is missing or of another shape than config.json says
+ */
+export function plainBert(profile: EncoderProfile, weights: Weights): Graph {
+  const g = new GraphBuilder(17)
+  const bert = bertParts(g, profile, weights, 'plain', [])
+  const ids = g.input('input_ids', 'int64', ['batch', 'sequence'])
+  const mask = g.input('attention_mask', 'int64', ['batch', 'sequence'])
+  const types = g.input('token_type_ids', 'int64', ['batch', 'sequence'])
+
+  const visible = g.cast(g.unsqueeze(mask, [1, 2]), 'bool')
+  const bias = g.where(visible, g.scalar(0), g.scalar(MASKED))
+  const hidden = bert.layers(bert.embedRows(ids, types), bias, ['batch', 'sequence'])
+  g.output(g.reshape(hidden, ['batch', 'sequence', bert.config.hidden_size]), 'last_hidden_state')
+  return g.build()
+}
+
+/** x / max(‖x‖, 1e-12), as torch.nn.functional.normalize; written so that its derivative is finite at 0. */
+function normalized(g: GraphBuilder, x: string): string {
+  const squares = g.reduceSum(g.mul(x, x), [1], true)
+  return g.div(x, g.sqrt(g.max(squares, g.scalar(1e-24))))
+}
+
+/** The parts that both graphs are made of. */
+function bertParts(
+  g: GraphBuilder,
+  profile: EncoderProfile,
+  weights: Weights,
+  style: 'packed' | 'plain',
+  lora: LoraTarget[],
+) {
+  const config = bertConfig(profile.config, profile.folder)
+  const { hidden_size: hidden, num_attention_heads: heads, intermediate_size: wide } = config
+  const width = hidden / heads
+  const targets = new Map(lora.map((target) => [target.module, target]))
+  const prefix = tensorPrefix(weights, profile.weights)
+
+  /** A tensor of the checkpoint as a float32 value of the graph. */
+  const weight = (name: string, shape: number[]): string => {
+    // checkpoints converted from TensorFlow call LayerNorm's tensors gamma and beta, which transformers renames
+    const old = name.replace(/LayerNorm\.weight$/, 'LayerNorm.gamma').replace(/LayerNorm\.bias$/, 'LayerNorm.beta')
+    const tensor = weights.get(prefix + name) ?? weights.get(prefix + old)
+    if (tensor === undefined)
+      throw new InputError(`The tensor "${prefix}${name}" is missing; the file is no complete BERT encoder.`, {
+        file: profile.weights,
+      })
+    if (tensor.shape.length !== shape.length || tensor.shape.some((d, i) => d !== shape[i]))
+      throw new InputError(
+        `The tensor "${prefix}${name}" is [${tensor.shape.join(', ')}], but config.json makes it [${shape.join(', ')}]. Weights and configuration are of different models.`,
+        { file: profile.weights },
+      )
+    return g.cast(g.initializer(name, tensor), 'float32')
+  }
+
+  /** scale · (x Wᵀ + b + (alpha / r) x Aᵀ Bᵀ) */
+  const linear = (x: string, module: string, inputs: number, outputs: number, scale = 1): string => {
+    const y = g.gemm(x, weight(`${module}.weight`, [outputs, inputs]), weight(`${module}.bias`, [outputs]), {
+      transB: true,
+      alpha: scale,
+      beta: scale,
+      name: module,
+    })
+    const target = targets.get(module)
+    if (target === undefined) return y
+    const a = g.input(loraA(module), 'float32', [target.rank, inputs])
+    const b = g.input(loraB(module), 'float32', [outputs, target.rank])
+    const down = g.gemm(x, a, null, { transB: true, name: `${module}.lora_A` })
+    const alpha = (scale * target.alpha) / target.rank
+    return g.gemm(down, b, y, { transB: true, alpha, name: `${module}.lora_B` })
+  }
+
+  const layerNorm = (x: string, module: string): string =>
+    g.layerNorm(
+      x,
+      weight(`${module}.weight`, [hidden]),
+      weight(`${module}.bias`, [hidden]),
+      config.layer_norm_eps,
+      module,
+    )
+
+  /** [tokens, hidden] -> [rows, heads, length, width] */
+  const split = (x: string, [rows, length]: [string, string], perm = [0, 2, 1, 3]): string =>
+    g.transpose(g.reshape(x, [rows, length, heads, width]), perm)
+
+  // softmax(q kᵀ / √width + bias) v; the scale is folded into q's projection
+  const attention = (x: string, at: string, bias: string, dims: [string, string]): string => {
+    const q = split(linear(x, `${at}.self.query`, hidden, hidden, 1 / Math.sqrt(width)), dims)
+    const key = linear(x, `${at}.self.key`, hidden, hidden)
+    const scores =
+      style === 'packed'
+        ? g.fusedMatmul(q, split(key, dims), { transB: true })
+        : g.matmul(q, split(key, dims, [0, 2, 3, 1]))
+    const v = split(linear(x, `${at}.self.value`, hidden, hidden), dims)
+    const context = g.matmul(g.softmax(g.add(scores, bias)), v)
+    const merged = g.reshape(g.transpose(context, [0, 2, 1, 3]), ['tokens', hidden])
+    return linear(merged, `${at}.output.dense`, hidden, hidden)
+  }
+
+  const activation = (x: string): string => {
+    switch (config.hidden_act) {
+      case 'relu':
+        return g.relu(x)
+      case 'gelu':
+        return style === 'packed' ? g.one('Gelu', [x], { domain: 'com.microsoft' }) : g.gelu(x)
+      default:
+        return style === 'packed' ? g.one('FastGelu', [x], { domain: 'com.microsoft' }) : tanhGelu(g, x)
+    }
+  }
+
+  const layer = (x: string, index: number, bias: string, dims: [string, string]): string => {
+    const at = `encoder.layer.${index}`
+    const attended = layerNorm(
+      g.add(attention(x, `${at}.attention`, bias, dims), x),
+      `${at}.attention.output.LayerNorm`,
+    )
+    const inner = activation(linear(attended, `${at}.intermediate.dense`, hidden, wide))
+    return layerNorm(g.add(linear(inner, `${at}.output.dense`, wide, hidden), attended), `${at}.output.LayerNorm`)
+  }
+
+  const words = weight('embeddings.word_embeddings.weight', [config.vocab_size, hidden])
+  const places = weight('embeddings.position_embeddings.weight', [config.max_position_embeddings, hidden])
+  const types = weight('embeddings.token_type_embeddings.weight', [config.type_vocab_size, hidden])
+
+  return {
+    config,
+    /** Token and position numbers [tokens] -> [tokens, hidden], token type 0. */
+    embed(ids: string, positions: string): string {
+      const placesAndType = g.add(places, g.gather(types, g.constant([0], 'int64')))
+      return layerNorm(g.add(g.gather(words, ids), g.gather(placesAndType, positions)), 'embeddings.LayerNorm')
+    },
+    /** Token and type numbers [batch, sequence], positions counted from 0 -> [tokens, hidden]. */
+    embedRows(ids: string, typeIds: string): string {
+      const zero = g.constant([0], 'int64')
+      const used = g.one('Slice', [places, zero, g.sizeOf('sequence'), zero], {
+        types: [{ dtype: 'float32', shape: ['sequence', hidden] }],
+      })
+      const sum = g.add(g.add(g.gather(words, ids), g.gather(types, typeIds)), used)
+      return layerNorm(g.reshape(sum, ['tokens', hidden]), 'embeddings.LayerNorm')
+    },
+    layers(x: string, bias: string, dims: [string, string]): string {
+      let y = x
+      for (let index = 0; index < config.num_hidden_layers; index++) y = layer(y, index, bias, dims)
+      return y
+    },
+  }
+}
+
+/** ½ x (1 + tanh(√(2/π) (x + 0.044715 x³))), the `gelu_new` and `gelu_pytorch_tanh` of transformers. */
+function tanhGelu(g: GraphBuilder, x: string): string {
+  // x + 0.044715 x³ = x (1 + 0.044715 x²)
+  const cubic = g.mul(x, g.add(g.mul(g.mul(x, x), g.scalar(0.044715)), g.scalar(1)))
+  const t = g.tanh(g.mul(cubic, g.scalar(Math.sqrt(2 / Math.PI))))
+  return g.mul(g.mul(x, g.scalar(0.5)), g.add(t, g.scalar(1)))
+}
+
+/** What the checkpoint puts before the module paths: nothing, or the name of the model inside a model with a head. */
+function tensorPrefix(weights: Weights, file: string): string {
+  const end = 'embeddings.word_embeddings.weight'
+  for (const name of weights.keys()) if (name === end || name.endsWith(`.${end}`)) return name.slice(0, -end.length)
+  throw new InputError(`There is no tensor "${end}", with or without "bert." before it; the file is no BERT encoder.`, {
+    file,
+  })
+}

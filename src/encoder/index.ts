@@ -1,0 +1,51 @@
+export { readAdapter, readAdapterInfo, writeAdapter } from './adapter.ts'
+export { defaultTargets, linearModules, openWeights, packedEncoder, plainEncoder, rowCosts } from './architecture.ts'
+export { bertEncoder, bertLinearModules, plainBert, type Weights } from './bert.ts'
+export { type BertConfig, bertConfig } from './bert-config.ts'
+export { type EmbeddingCache, openEmbeddingCache, sequenceKey } from './cache.ts'
+export {
+  CANOPY_FILE,
+  type CanopySettings,
+  canopySettings,
+  checkQueryEncoder,
+  readCanopySettings,
+  settingsDrift,
+} from './canopy.ts'
+export { type EncoderProfile, type Pooling, type ReadEncoderOptions, readEncoder, type Side } from './checkpoint.ts'
+export {
+  type EmbeddedTexts,
+  type Embedder,
+  type EmbedderOptions,
+  type EmbedOptions,
+  firstOccurrences,
+  openEmbedder,
+} from './embed.ts'
+export { type HubOptions, locateEncoder } from './hub.ts'
+export {
+  type Adapter,
+  adapterHash,
+  initialLora,
+  type LinearModule,
+  type LoraTarget,
+  loraA,
+  loraB,
+  loraShapes,
+  mergedWeight,
+  selectTargets,
+} from './lora.ts'
+export {
+  bestRowLength,
+  type PackedBatch,
+  packedFeeds,
+  packedTokens,
+  packSequences,
+  planBatches,
+  poolMatrix,
+  type RowCosts,
+  rowLengthFor,
+} from './pack.ts'
+export { type EncoderPair, openPair, type PairOptions, QUERY_FOLDER, readEncoderPair } from './pair.ts'
+export { createRandomBert, type RandomBertOptions } from './random-bert.ts'
+export { type KeptRange, type RefinedItem, type RefineInput, refineItems } from './refine-items.ts'
+export { type Encoder, type OpenEncoderOptions, openEncoder } from './serve.ts'
+export { loadTokenizer, type Tokenizer } from './tokenizer.ts'

@@ -1,0 +1,144 @@
+import { copyFile, mkdir, readFile, writeFile } from 'node:fs/promises'
+import { basename, dirname, join, relative, resolve } from 'node:path'
+import {
+  type Adapter,
+  type CanopySettings,
+  type Embedder,
+  type EncoderProfile,
+  openEmbedder,
+  QUERY_FOLDER,
+  readEncoder,
+} from '../encoder/index.ts'
+import { InputError } from '../support/errors.ts'
+import { atomicFolder, exists } from '../support/files.ts'
+import type { Progress } from '../support/progress.ts'
+import { modelCard } from './card.ts'
+import { writeEncoderFolder } from './folder.ts'
+import { type CheckInstance, failures, type SelfCheck, selfCheck } from './self-check.ts'
+
+export interface ExportOptions {
+  /** The checkpoint. */
+  encoder: EncoderProfile
+  /** LoRA matrices to merge; without them the checkpoint itself is exported. */
+  adapter?: Adapter | undefined
+  /** f0. */
+  queryEncoder: EncoderProfile
+  settings: CanopySettings
+  /** Folder to write; it appears when the self-check has passed. */
+  output: string
+  /** Put f0 into the folder, so that it refines by itself. */
+  bundle?: boolean | undefined
+  /** Held-out items for the self-check. */
+  instances?: readonly CheckInstance[] | undefined
+  /** Markdown of the measured table for the model card. */
+  table?: string | undefined
+  /** The toolkit's version. */
+  version: string
+  threads?: number | undefined
+  onProgress?: Progress | undefined
+}
+
+/**
+ * Merges the adapter, writes the encoder's folder and checks it against the trained encoder; only then does the folder get its
+ * name.
+ *
+ * @throws InputError when the written files do not give what was trained, or cannot be written
+ */
+export async function exportEncoder(options: ExportOptions): Promise<SelfCheck> {
+  const { encoder, adapter, queryEncoder, settings, onProgress } = options
+  if (encoder.kind !== 'checkpoint')
+    throw new InputError('Only checkpoints are exported; this folder holds an ONNX graph already.', {
+      file: encoder.folder,
+    })
+  const output = resolve(options.output)
+  const inside = relative(output, encoder.folder)
+  if (inside === '' || !inside.startsWith('..'))
+    throw new InputError('The export would overwrite the encoder it is made from. Choose another --output.', {
+      file: output,
+    })
+  if ((await exists(output)) && !(await exists(join(output, 'canopy.json'))))
+    throw new InputError('The folder exists and holds no exported encoder. Choose another --output.', { file: output })
+
+  return atomicFolder(output, async (temporary) => {
+    onProgress?.({ phase: 'writing', done: 0, total: 1 })
+    await writeEncoderFolder(temporary, encoder, adapter, settings, options.version)
+    if (options.bundle) await copyEncoder(queryEncoder, join(temporary, QUERY_FOLDER))
+    onProgress?.({ phase: 'writing', done: 1, total: 1 })
+
+    const check = await checkFolder(temporary, options)
+    const wrong = failures(check)
+    if (wrong.length > 0)
+      throw new InputError(`The exported encoder failed its self-check and was not kept: ${wrong.join('; ')}.`, {
+        file: output,
+      })
+    const card = { profile: encoder, settings, check, table: options.table, bundled: options.bundle ?? false }
+    await writeFile(join(temporary, 'README.md'), modelCard(card))
+    return check
+  })
+}
+
+async function checkFolder(folder: string, options: ExportOptions): Promise<SelfCheck> {
+  const { encoder, adapter, queryEncoder, threads, onProgress } = options
+  const common = threads === undefined ? {} : { threads }
+  const opened: Embedder[] = []
+  const open = async (profile: EncoderProfile, more: { adapter?: Adapter } = {}): Promise<Embedder> => {
+    const embedder = await openEmbedder(profile, { ...common, ...more })
+    opened.push(embedder)
+    return embedder
+  }
+  onProgress?.({ phase: 'self-check', done: 0, total: 1 })
+  try {
+    const check = await selfCheck({
+      trained: await open(encoder, adapter === undefined ? {} : { adapter }),
+      exported: await open(await readEncoder(folder, { kind: 'onnx' })),
+      query: await open(queryEncoder),
+      instances: options.instances ?? [],
+      title: options.settings.title,
+    })
+    onProgress?.({ phase: 'self-check', done: 1, total: 1 })
+    return check
+  } finally {
+    for (const embedder of opened) await embedder.close()
+  }
+}
+
+/** What an encoder's folder may hold beside its weights that {@link readEncoder} looks at. */
+const SMALL_FILES = [
+  'config.json',
+  'tokenizer.json',
+  'tokenizer_config.json',
+  'special_tokens_map.json',
+  'vocab.txt',
+  'sentence_bert_config.json',
+  'config_sentence_transformers.json',
+  'modules.json',
+  '1_Pooling/config.json',
+]
+
+/** Copies an encoder file by file, so that its fingerprint stays the same. */
+async function copyEncoder(profile: EncoderProfile, to: string): Promise<void> {
+  if (profile.modelFolder !== profile.folder)
+    throw new InputError('A query encoder whose model lies in a folder of its own cannot be bundled.', {
+      file: profile.folder,
+    })
+  const weights = [...new Set([profile.weights, ...profile.weightFiles])]
+  const names = [...SMALL_FILES, ...weights.map((file) => relative(profile.folder, file))]
+  for (const name of names) {
+    if (name.startsWith('..'))
+      throw new InputError(`${basename(name)} lies outside the encoder's folder.`, { file: name })
+    const from = join(profile.folder, name)
+    if (!(await exists(from))) continue
+    await mkdir(dirname(join(to, name)), { recursive: true })
+    await copyFile(from, join(to, name))
+  }
+  const copied = await readEncoder(to)
+  if (copied.fingerprint !== profile.fingerprint)
+    throw new InputError('The copied query encoder differs from the original; its folder changed meanwhile.', {
+      file: profile.folder,
+    })
+}
+
+/** The Markdown summary of an evaluation beside the run's adapter; undefined where there is none. */
+export async function measuredTable(run: string): Promise<string | undefined> {
+  return readFile(join(run, 'eval', 'summary.md'), 'utf8').catch(() => undefined)
+}

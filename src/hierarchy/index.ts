@@ -1,0 +1,18 @@
+export { type DroppedAnnotation, type GoldLeaves, goldLeaves } from './gold.ts'
+export { buildHierarchy, type Hierarchy, unsupportedModality } from './hierarchy.ts'
+export { leafExtents } from './leaves.ts'
+export { RENDERING_VERSION, type RenderOptions, renderContent, renderHeader, renderNode } from './render.ts'
+export { SEGMENTER_VERSION, segmentSentences } from './segment.ts'
+export { locateQuote, type OffsetUnit, toUtf16Offsets } from './text.ts'
+export { buildTree, nodeKey, preOrder } from './tree.ts'
+export type {
+  GoldEntry,
+  ImageItem,
+  Item,
+  Modality,
+  Question,
+  TableItem,
+  TextItem,
+  TreeNode,
+  VideoItem,
+} from './types.ts'

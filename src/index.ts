@@ -1,0 +1,28 @@
+/**
+ * The public library: hierarchies, preference pairs and the refinement rule as pure functions, and an encoder pair that refines
+ * passages.
+ *
+ * @packageDocumentation
+ */
+export {
+  type Encoder,
+  type KeptRange,
+  type OpenEncoderOptions,
+  openEncoder,
+  type RefinedItem,
+  type RefineInput,
+} from './encoder/index.ts'
+export {
+  buildHierarchy,
+  buildTree,
+  goldLeaves,
+  type Hierarchy,
+  type Item,
+  renderNode,
+  segmentSentences,
+  type TextItem,
+  type TreeNode,
+} from './hierarchy/index.ts'
+export { type PairKind, type PreferencePair, preferencePairs } from './preferences/index.ts'
+export { refine } from './refine/index.ts'
+export { InputError } from './support/errors.ts'

@@ -1,0 +1,244 @@
+import { mkdir, rename, rm } from 'node:fs/promises'
+import { dirname, join } from 'node:path'
+import { type Dataset, splitHash } from '../data/index.ts'
+import {
+  buildHierarchy,
+  type GoldEntry,
+  goldLeaves,
+  nodeKey,
+  type Question,
+  type TreeNode,
+} from '../hierarchy/index.ts'
+import { InputError } from '../support/errors.ts'
+import { fileError, openLineWriter, syncFolder, temporaryName } from '../support/files.ts'
+import type { Progress } from '../support/progress.ts'
+import { PREFERENCES_SCHEMA, type PreferenceInstance, type PreferencesHeader } from './format.ts'
+import { type DecisionNode, decisionNodes, decisionPairs, type PairKind } from './pairs.ts'
+
+export interface BuildOptions {
+  dataset: Dataset
+  split: string
+  /** The file to write; it changes only when all is built. */
+  output: string
+  /** Default 2. */
+  branching?: number | undefined
+  onProgress?: Progress | undefined
+  signal?: AbortSignal | undefined
+}
+
+/** Gold annotations that mark no leaf, for one reason. */
+export interface DroppedAnnotations {
+  reason: string
+  count: number
+  /** The first {@link PLACES_KEPT} of them. */
+  places: { question: string; item: string; line: number; annotation: unknown }[]
+}
+
+/** How many places of each reason a summary lists; the count is always complete. */
+const PLACES_KEPT = 100
+
+/**
+ * What gold asks for at a decision node. Of binary trees: enter the `left` child, the `right`, `both`, or keep the `full`
+ * node whole. Of trees with more branches: enter `some` children, `all`, or keep the `full` node whole.
+ */
+export type DecisionCase = 'left' | 'right' | 'both' | 'some' | 'all' | 'full'
+
+export interface PreferenceSummary extends PreferencesHeader {
+  output: string
+  questions: number
+  questionsWithoutGold: number
+  /** (question, gold item); each is a line of the file. */
+  instances: number
+  /** Gold entries merged into another one of the same question and item. */
+  mergedEntries: number
+  /** Instances that give no pairs. */
+  withoutPairs: { oneLeaf: number; noGoldLeaf: number }
+  decisions: { total: number; cases: Partial<Record<DecisionCase, number>> }
+  pairs: { total: number; kinds: Record<PairKind, number> }
+  droppedAnnotations: { total: number; reasons: DroppedAnnotations[] }
+}
+
+/**
+ * Writes the preference pairs of a split: a header line, then one line per (question, gold item), in file order. The gold
+ * entries that a question has for one item are merged. Streams: memory does not grow with the dataset.
+ *
+ * @throws InputError, with file and line of the question: gold that its item does not bear out, an item that is not there or
+ *   has no leaves; nothing is written then
+ */
+export async function buildPreferences(options: BuildOptions): Promise<PreferenceSummary> {
+  const { dataset, split, branching = 2, onProgress, signal } = options
+  if (!Number.isSafeInteger(branching) || branching < 2) {
+    throw new InputError(`The branching factor is a whole number, at least 2, not ${branching}.`)
+  }
+  onProgress?.({ phase: 'hashing the split', done: 0 })
+  const header: PreferencesHeader = {
+    schema: PREFERENCES_SCHEMA,
+    dataset: dataset.meta.name,
+    split,
+    hash: await splitHash(dataset, split),
+    branching,
+  }
+  signal?.throwIfAborted()
+  const summary = emptySummary(header, options.output)
+  const total = dataset.meta.splits[split]?.questions
+  await writeLinesAtomic(options.output, async (write) => {
+    await write(JSON.stringify(header))
+    for await (const { question, line } of dataset.questions(split)) {
+      signal?.throwIfAborted()
+      for (const [item, entries] of entriesByItem(question, summary)) {
+        const instance = await buildInstance(dataset, question.id, item, entries, branching, line, summary)
+        await write(JSON.stringify(instance))
+      }
+      onProgress?.({
+        phase: 'building preferences',
+        done: summary.questions,
+        ...(total !== undefined && { total }),
+        note: `${summary.pairs.total} pairs`,
+      })
+    }
+  })
+  return summary
+}
+
+/** The gold entries of each item, items in the order in which the question names them first. */
+function entriesByItem(question: Question, summary: PreferenceSummary): Map<string, GoldEntry[]> {
+  const byItem = new Map<string, GoldEntry[]>()
+  for (const entry of question.gold) {
+    const entries = byItem.get(entry.item)
+    if (entries === undefined) byItem.set(entry.item, [entry])
+    else {
+      entries.push(entry)
+      summary.mergedEntries++
+    }
+  }
+  summary.questions++
+  if (byItem.size === 0) summary.questionsWithoutGold++
+  return byItem
+}
+
+async function buildInstance(
+  dataset: Dataset,
+  question: string,
+  itemId: string,
+  entries: GoldEntry[],
+  branching: number,
+  line: number,
+  summary: PreferenceSummary,
+): Promise<PreferenceInstance> {
+  try {
+    const hierarchy = buildHierarchy(await dataset.item(itemId), branching)
+    const gold = hierarchy.leaves.map(() => false)
+    for (const entry of entries) {
+      const marked = goldLeaves(hierarchy, entry)
+      for (const [leaf, isGold] of marked.gold.entries()) if (isGold) gold[leaf] = true
+      for (const { reason, annotation } of marked.dropped) {
+        drop(summary, reason, { question, item: itemId, line, annotation })
+      }
+    }
+    const decisions = decisionNodes(hierarchy.root, (leaf) => gold[leaf]!)
+    count(summary, decisions, { oneLeaf: gold.length === 1, branching })
+    return { question, item: itemId, ...indexedPairs(hierarchy.nodes, decisions) }
+  } catch (error) {
+    if (!(error instanceof InputError) || error.file !== undefined) throw error
+    const place = { file: join(dataset.folder, 'questions.jsonl'), line }
+    throw new InputError(`question "${question}": ${error.message}`, place, error)
+  }
+}
+
+/** The pairs of an instance as indices into the nodes that are in one, which keep their pre-order. */
+function indexedPairs(preOrder: TreeNode[], decisions: DecisionNode[]): Pick<PreferenceInstance, 'nodes' | 'pairs'> {
+  const used = new Set<TreeNode>()
+  for (const { node } of decisions) for (const member of [node, ...node.children]) used.add(member)
+  const nodes = preOrder.filter((node) => used.has(node))
+  const place = new Map(nodes.map((node, i) => [nodeKey(node), i]))
+  const at = (node: TreeNode): number => place.get(nodeKey(node))!
+  return {
+    nodes: nodes.map(({ from, to }) => [from, to]),
+    pairs: decisions.flatMap(decisionPairs).map(({ preferred, other, kind }) => [at(preferred), at(other), kind]),
+  }
+}
+
+/** What gold asks for at a decision node of a tree with that branching factor. */
+export function decisionCase({ node, full, gold, rest }: DecisionNode, branching: number): DecisionCase {
+  if (full) return 'full'
+  if (branching > 2) return rest.length === 0 ? 'all' : 'some'
+  if (rest.length === 0) return 'both'
+  return gold[0] === node.children[0] ? 'left' : 'right'
+}
+
+function emptySummary(header: PreferencesHeader, output: string): PreferenceSummary {
+  return {
+    ...header,
+    output,
+    questions: 0,
+    questionsWithoutGold: 0,
+    instances: 0,
+    mergedEntries: 0,
+    withoutPairs: { oneLeaf: 0, noGoldLeaf: 0 },
+    decisions: {
+      total: 0,
+      cases: header.branching === 2 ? { left: 0, right: 0, both: 0, full: 0 } : { some: 0, all: 0, full: 0 },
+    },
+    pairs: {
+      total: 0,
+      kinds: { 'fully-gold': 0, 'gold-child': 0, 'non-gold-child': 0, 'sibling-separation': 0 },
+    },
+    droppedAnnotations: { total: 0, reasons: [] },
+  }
+}
+
+function count(
+  summary: PreferenceSummary,
+  decisions: DecisionNode[],
+  { oneLeaf, branching }: { oneLeaf: boolean; branching: number },
+): void {
+  summary.instances++
+  if (oneLeaf) summary.withoutPairs.oneLeaf++
+  else if (decisions.length === 0) summary.withoutPairs.noGoldLeaf++
+  for (const decision of decisions) {
+    const key = decisionCase(decision, branching)
+    summary.decisions.total++
+    summary.decisions.cases[key] = (summary.decisions.cases[key] ?? 0) + 1
+    for (const { kind } of decisionPairs(decision)) {
+      summary.pairs.total++
+      summary.pairs.kinds[kind]++
+    }
+  }
+}
+
+function drop(summary: PreferenceSummary, reason: string, place: DroppedAnnotations['places'][number]): void {
+  const { reasons } = summary.droppedAnnotations
+  summary.droppedAnnotations.total++
+  let entry = reasons.find((dropped) => dropped.reason === reason)
+  if (entry === undefined) {
+    entry = { reason, count: 0, places: [] }
+    reasons.push(entry)
+  }
+  entry.count++
+  if (entry.places.length < PLACES_KEPT) entry.places.push(place)
+}
+
+/** Lets `fill` write the lines of a file beside `path`, which then takes its name whole; when it fails, nothing is left. */
+async function writeLinesAtomic(
+  path: string,
+  fill: (write: (line: string) => Promise<unknown>) => Promise<void>,
+): Promise<void> {
+  const temporary = temporaryName(path)
+  const folder = dirname(temporary)
+  try {
+    await mkdir(folder, { recursive: true })
+    const writer = await openLineWriter(temporary)
+    try {
+      await fill((line) => writer.write(line))
+    } catch (error) {
+      await writer.abandon()
+      throw error
+    }
+    await writer.close()
+    await rename(temporary, path)
+    await syncFolder(folder)
+  } catch (error) {
+    await rm(temporary, { force: true }).catch(() => {})
+    throw fileError(error, 'cannot write the preferences', path)
+  }
+}

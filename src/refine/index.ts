@@ -1,0 +1,1 @@
+export { type Decision, enteredChildren, type NodeScore, refine, refineVisits } from './refine.ts'

@@ -1,0 +1,206 @@
+import { readdir, readFile, rm, writeFile } from 'node:fs/promises'
+import { basename, join } from 'node:path'
+import { openSafetensors, type Tensor, writeSafetensors } from '../onnx/index.ts'
+import { InputError } from '../support/errors.ts'
+import { atomicFolder, fileError, sha256File } from '../support/files.ts'
+import type { ValidationMetrics } from './metrics.ts'
+import type { AdamWState, Tensors } from './optimizer.ts'
+
+const SCHEMA = 'canopy-checkpoint/1'
+const STATE = 'state.json'
+const parts = ['adapter.safetensors', 'best.safetensors', 'optimizer.safetensors'] as const
+
+/** The best adapter so far by the validation part. */
+export interface Best {
+  step: number
+  metrics: ValidationMetrics | undefined
+  tensors: Tensors
+}
+
+/**
+ * All that training has become after a step. Everything else follows from it: the order of the instances and the learning
+ * rate are functions of the seed and the step.
+ */
+export interface TrainingState {
+  /** Optimizer steps done, skipped ones included: the data cursor. */
+  step: number
+  tensors: Tensors
+  optimizer: AdamWState
+  best: Best
+  /** Steps that were not applied because something was not finite: all of them, and the last ones in a row. */
+  skipped: number
+  skippedInARow: number
+}
+
+/** Whatever the bits of the result depend on, by name. */
+export type Fingerprint = Record<string, string>
+
+interface StateFile {
+  schema: typeof SCHEMA
+  step: number
+  optimizerStep: number
+  skipped: number
+  skippedInARow: number
+  best: { step: number; metrics: ValidationMetrics | null }
+  fingerprint: Fingerprint
+  /** SHA-256 of each of the other files. */
+  files: Record<string, string>
+}
+
+/**
+ * Writes a checkpoint under `folder`, beside and then renamed, and removes the oldest ones beyond `keep`.
+ *
+ * @param shapes shape of each tensor
+ * @throws InputError when the disk is full and the like; earlier checkpoints stay as they were
+ */
+export async function writeCheckpoint(
+  folder: string,
+  state: TrainingState,
+  fingerprint: Fingerprint,
+  shapes: Map<string, number[]>,
+  keep: number,
+): Promise<string> {
+  const path = join(folder, checkpointName(state.step))
+  await atomicFolder(path, async (temporary) => {
+    const stored = (tensors: Tensors, prefix = ''): [string, Tensor][] =>
+      [...tensors].map(([name, data]) => [`${prefix}${name}`, { dtype: 'float32', shape: shapes.get(name)!, data }])
+    const { first, second } = state.optimizer
+    const contents: Record<(typeof parts)[number], [string, Tensor][]> = {
+      'adapter.safetensors': stored(state.tensors),
+      'best.safetensors': stored(state.best.tensors),
+      'optimizer.safetensors': [...stored(first, 'first.'), ...stored(second, 'second.')],
+    }
+    const files: Record<string, string> = {}
+    for (const part of parts) {
+      const file = join(temporary, part)
+      await writeSafetensors(file, new Map(contents[part]))
+      files[part] = await sha256File(file)
+    }
+    const content: StateFile = {
+      schema: SCHEMA,
+      step: state.step,
+      optimizerStep: state.optimizer.step,
+      skipped: state.skipped,
+      skippedInARow: state.skippedInARow,
+      best: { step: state.best.step, metrics: state.best.metrics ?? null },
+      fingerprint,
+      files,
+    }
+    await writeFile(join(temporary, STATE), `${JSON.stringify(content, null, 2)}\n`)
+  })
+  const all = await checkpointFolders(folder)
+  for (const old of all.slice(keep)) await rm(join(folder, old), { recursive: true, force: true })
+  return path
+}
+
+/**
+ * The newest usable checkpoint under `folder`; undefined where there is none at all. A damaged one is reported through
+ * `warn` and passed over for the one before it.
+ *
+ * @throws InputError when every checkpoint is damaged, or when one comes from other settings, data, versions or machine
+ */
+export async function readCheckpoint(
+  folder: string,
+  fingerprint: Fingerprint,
+  shapes: Map<string, number[]>,
+  warn: (message: string) => void,
+): Promise<TrainingState | undefined> {
+  const folders = await checkpointFolders(folder)
+  for (const name of folders) {
+    const path = join(folder, name)
+    try {
+      const state = await readState(path)
+      requireSame(state.fingerprint, fingerprint, path)
+      return await readTensors(path, state, shapes)
+    } catch (error) {
+      if (!(error instanceof Damaged)) throw error
+      warn(`The checkpoint ${path} is damaged (${error.message}) and is passed over.`)
+    }
+  }
+  if (folders.length === 0) return undefined
+  throw new InputError(
+    'Every checkpoint of this run is damaged, so it cannot be resumed. Start again in another output folder, or remove this one.',
+    { file: folder },
+  )
+}
+
+/** Removes what a process that was killed while it wrote has left in a folder. */
+export async function clearTemporaries(folder: string): Promise<void> {
+  const names = await readdir(folder).catch(() => [] as string[])
+  for (const name of names)
+    if (/^\..+\.tmp-\d+-[0-9a-f]+$/.test(name)) await rm(join(folder, name), { recursive: true, force: true })
+}
+
+/** Names of the checkpoints under `folder`, newest first. */
+export async function checkpointFolders(folder: string): Promise<string[]> {
+  const names = await readdir(folder).catch((error: NodeJS.ErrnoException) => {
+    if (error.code === 'ENOENT') return [] as string[]
+    throw fileError(error, 'cannot read the checkpoints', folder)
+  })
+  return names
+    .filter((name) => /^step-\d+$/.test(name))
+    .sort()
+    .reverse()
+}
+
+function checkpointName(step: number): string {
+  return `step-${String(step).padStart(8, '0')}`
+}
+
+/** A checkpoint that is not what was written. */
+class Damaged extends Error {}
+
+async function readState(path: string): Promise<StateFile> {
+  try {
+    const state = JSON.parse(await readFile(join(path, STATE), 'utf8')) as StateFile
+    if (state.schema !== SCHEMA) throw new Damaged(`${STATE} is of another format, "${state.schema}"`)
+    if (basename(path) !== checkpointName(state.step)) throw new Damaged(`${STATE} is of step ${state.step}`)
+    return state
+  } catch (error) {
+    throw error instanceof Damaged ? error : new Damaged((error as Error).message)
+  }
+}
+
+async function readTensors(path: string, state: StateFile, shapes: Map<string, number[]>): Promise<TrainingState> {
+  for (const part of parts) {
+    const file = join(path, part)
+    const hash = await sha256File(file).catch((error: Error) => {
+      throw new Damaged(error.message)
+    })
+    if (hash !== state.files[part]) throw new Damaged(`${part} is not the file that was written`)
+  }
+  const load = async (part: (typeof parts)[number], prefix = ''): Promise<Tensors> => {
+    const file = await openSafetensors(join(path, part))
+    const tensors: Tensors = new Map()
+    for (const name of shapes.keys()) tensors.set(name, await file.readTensor(`${prefix}${name}`))
+    return tensors
+  }
+  return {
+    step: state.step,
+    tensors: await load('adapter.safetensors'),
+    optimizer: {
+      step: state.optimizerStep,
+      first: await load('optimizer.safetensors', 'first.'),
+      second: await load('optimizer.safetensors', 'second.'),
+    },
+    best: {
+      step: state.best.step,
+      metrics: state.best.metrics ?? undefined,
+      tensors: await load('best.safetensors'),
+    },
+    skipped: state.skipped,
+    skippedInARow: state.skippedInARow,
+  }
+}
+
+function requireSame(stored: Fingerprint, current: Fingerprint, path: string): void {
+  const names = [...new Set([...Object.keys(stored), ...Object.keys(current)])]
+  const different = names.filter((name) => stored[name] !== current[name])
+  if (different.length === 0) return
+  const shown = different.map((name) => `${name} was ${stored[name] ?? 'absent'}, is ${current[name] ?? 'absent'}`)
+  throw new InputError(
+    `The run cannot go on from this checkpoint, because what it depends on has changed: ${shown.join('; ')}. ` +
+      'Resume with what the run began with, or start a new one in another output folder.',
+    { file: path },
+  )
+}

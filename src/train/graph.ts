@@ -1,0 +1,86 @@
+import { addGradients } from '../autodiff/index.ts'
+import { type Graph, GraphBuilder, prune } from '../onnx/index.ts'
+import { addLoss, type LossSettings, lossValues } from './loss.ts'
+
+/** Name of the output, and in {@link LossGraph} the input, that holds node embeddings of unit length, `[nodes, dimension]`. */
+export const UNIT_EMBEDDINGS = 'unit_embeddings'
+/** Name of the input that holds the loss's gradient at the embeddings, `[nodes, dimension]`. */
+export const EMBEDDING_GRADIENT = 'embedding_gradient'
+
+/** A graph together with the names of its gradient outputs. */
+export interface GradientGraph {
+  graph: Graph
+  /** Differentiated value -> the output that holds the loss's gradient there. */
+  gradients: Map<string, string>
+}
+
+/** Everything that training runs. All of them are ordinary ONNX graphs over the same forward pass. */
+export interface TrainingGraphs {
+  /** Batch -> loss, differences and gradients of the trainable tensors, in one run. */
+  step: GradientGraph
+  /** Batch -> embeddings. */
+  embed: Graph
+  /** Embeddings -> loss, differences and gradient at the embeddings. */
+  loss: GradientGraph
+  /** Batch and gradient at the embeddings -> gradients of the trainable tensors (a vector-Jacobian product). */
+  pullBack: GradientGraph
+}
+
+/**
+ * The training graphs of a node encoder. `step` is the usual one; the other three split it in two passes, so that an
+ * instance of any size trains in bounded memory: embed all of its nodes batch by batch, take the loss's gradient at the
+ * embeddings, pull that back batch by batch and add up (gradient caching: Gao et al., Scaling Deep Contrastive Learning
+ * Batch Size under Memory Limited Setup). Both ways give the same gradients up to rounding.
+ *
+ * @param forward graph whose output `embeddings` is `[nodes, dimension]`; its trainable tensors are inputs
+ * @param trainable names of those inputs
+ * @param unitLength whether `embeddings` already have unit length
+ */
+export function trainingGraphs(
+  forward: Graph,
+  trainable: string[],
+  loss: LossSettings,
+  unitLength: boolean,
+): TrainingGraphs {
+  const embed = withUnitLength(forward, unitLength)
+  const dimension = embed.types.get(UNIT_EMBEDDINGS)?.shape[1]
+  if (typeof dimension !== 'number') throw new TypeError('The encoder graph does not say how wide its embeddings are')
+
+  const step = GraphBuilder.from(embed)
+  addLoss(step, UNIT_EMBEDDINGS, loss)
+
+  const atEmbeddings = new GraphBuilder(forward.opset)
+  addLoss(atEmbeddings, atEmbeddings.input(UNIT_EMBEDDINGS, 'float32', ['nodes', dimension]), loss)
+
+  const pullBack = GraphBuilder.from(embed)
+  pullBack.input(EMBEDDING_GRADIENT, 'float32', embed.types.get(UNIT_EMBEDDINGS)!.shape)
+
+  const lossOutputs = [lossValues.loss, lossValues.differences]
+  return {
+    step: differentiated(step.build(), { [lossValues.loss]: 1 }, trainable, lossOutputs),
+    embed,
+    loss: differentiated(atEmbeddings.build(), { [lossValues.loss]: 1 }, [UNIT_EMBEDDINGS], lossOutputs),
+    pullBack: differentiated(pullBack.build(), { [UNIT_EMBEDDINGS]: EMBEDDING_GRADIENT }, trainable, []),
+  }
+}
+
+function withUnitLength(forward: Graph, unitLength: boolean): Graph {
+  const g = GraphBuilder.from(forward)
+  const embeddings = 'embeddings'
+  if (unitLength) g.output(embeddings, UNIT_EMBEDDINGS)
+  else {
+    const length = g.sqrt(g.reduceSum(g.mul(embeddings, embeddings), [1], true))
+    g.output(g.div(embeddings, g.max(length, g.scalar(1e-12))), UNIT_EMBEDDINGS)
+  }
+  return prune({ ...g.build(), outputs: [UNIT_EMBEDDINGS] })
+}
+
+function differentiated(
+  graph: Graph,
+  seeds: Record<string, string | 1>,
+  wrt: string[],
+  outputs: string[],
+): GradientGraph {
+  const { graph: whole, gradients } = addGradients(graph, seeds, wrt)
+  return { graph: prune({ ...whole, outputs: [...outputs, ...gradients.values()] }), gradients }
+}

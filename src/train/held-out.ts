@@ -1,0 +1,58 @@
+import { readFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { openDataset, readJsonLines } from '../data/index.ts'
+import type { GoldEntry, Question } from '../hierarchy/index.ts'
+import { InputError } from '../support/errors.ts'
+import { writeFileAtomic } from '../support/files.ts'
+import type { TrainingSet } from './data.ts'
+import { type RunConfig, runPaths } from './folder.ts'
+
+/** File of a run that lists its validation instances, one JSON object a line. */
+const FILE = 'validation.jsonl'
+
+interface Line {
+  /** Index into config.json's `data`. */
+  data: number
+  question: string
+  item: string
+}
+
+/** Writes which instances select the adapter and are not trained on. */
+export async function writeHeldOut(folder: string, set: TrainingSet, validation: Int32Array): Promise<void> {
+  const lines: string[] = []
+  for (const instance of validation) lines.push(`${JSON.stringify(await set.name(instance))}\n`)
+  await writeFileAtomic(join(folder, FILE), lines.join(''))
+}
+
+/**
+ * The validation instances of a run: questions and items that its adapter was not trained on, though it was selected on them.
+ *
+ * @throws InputError when the folder is no run, or its datasets are gone or changed
+ */
+export async function* heldOut(
+  folder: string,
+): AsyncIterable<{ dataset: string; question: Question; entry: GoldEntry }> {
+  const { config: file } = runPaths(folder)
+  const text = await readFile(file, 'utf8').catch((error: unknown) => {
+    throw new InputError('There is no such file, so the folder is no run.', { file }, error)
+  })
+  const config = JSON.parse(text) as RunConfig
+  const wanted = config.data.map(() => new Map<string, Set<string>>())
+  for await (const { value } of readJsonLines(join(folder, FILE))) {
+    const { data, question, item } = value as Line
+    const items = wanted[data]?.get(question) ?? new Set()
+    wanted[data]?.set(question, items.add(item))
+  }
+  for (const [i, { folder: dataset, split }] of config.data.entries()) {
+    if (wanted[i]?.size === 0) continue
+    const opened = await openDataset(dataset)
+    try {
+      for await (const { question } of opened.questions(split)) {
+        const items = wanted[i]?.get(question.id)
+        for (const entry of question.gold) if (items?.has(entry.item)) yield { dataset, question, entry }
+      }
+    } finally {
+      await opened.close()
+    }
+  }
+}

@@ -1,0 +1,5 @@
+export { heldOut } from './held-out.ts'
+export { Interrupted } from './loop.ts'
+export type { MetricsLine, ValidationMetrics } from './metrics.ts'
+export { type TrainOptions, type TrainResult, train } from './run.ts'
+export { resolveSettings, type TrainSettings, type TrainSettingsInput } from './settings.ts'

@@ -1,0 +1,138 @@
+import { readFile } from 'node:fs/promises'
+import { extname } from 'node:path'
+import { parse as parseYaml } from 'yaml'
+import { z } from 'zod'
+import { InputError } from '../support/errors.ts'
+
+const positive = z.number().positive()
+const count = z.number().int().positive()
+const share = z.number().min(0).max(1)
+const weight = z.number().min(0)
+
+const kindWeights = z
+  .strictObject({
+    'fully-gold': weight.default(1),
+    'gold-child': weight.default(1),
+    'non-gold-child': weight.default(1),
+    'sibling-separation': weight.default(1),
+  })
+  .prefault({})
+
+const schema = z.strictObject({
+  /** Loss of a pair on d = s(preferred) - s(other): `softplus(-d/tau)` or `max(0, margin - d)`. */
+  loss: z.enum(['logistic', 'hinge']).default('logistic'),
+  /** Temperature of the logistic loss, in units of cosine. */
+  tau: positive.default(0.05),
+  /** Margin of the hinge loss, in units of cosine. */
+  margin: positive.max(2).default(0.1),
+  /** w(kind): weight of a pair among the pairs of its decision node (or item). */
+  kindWeights,
+  /** What the loss is averaged over: every decision node, or every item, counts the same. */
+  weighting: z.enum(['decision-node', 'item']).default('decision-node'),
+  /** ω: weight of the decision nodes (or items) of a benchmark; 1 for those that aren't named. */
+  benchmarkWeights: z.record(z.string(), weight).default({}),
+
+  /** Rank r of the LoRA matrices. */
+  rank: count.default(16),
+  /** LoRA's alpha: the update is scaled by alpha / rank. */
+  alpha: positive.default(32),
+  /** Patterns of the module names that LoRA adapts; null: the architecture's own. */
+  targets: z.array(z.string().min(1)).min(1).nullable().default(null),
+
+  /** Peak learning rate. */
+  learningRate: positive.default(5e-4),
+  /** Decoupled weight decay of AdamW. */
+  weightDecay: z.number().min(0).default(0.01),
+  /** Decay of AdamW's first and second moment. */
+  betas: z.tuple([z.number().min(0).lt(1), z.number().min(0).lt(1)]).default([0.9, 0.999]),
+  epsilon: positive.default(1e-8),
+  /** Largest global norm of the gradient; 0 turns clipping off. */
+  clipNorm: z.number().min(0).default(1),
+  /** Linear warm-up: a share of all steps when below 1, a number of steps otherwise. */
+  warmup: z.number().min(0).default(0.1),
+  /** Decay of the learning rate after the warm-up, to zero. */
+  schedule: z.enum(['cosine', 'linear', 'constant']).default('cosine'),
+
+  epochs: positive.default(3),
+  /** Optimizer steps; overrides `epochs`. */
+  steps: count.nullable().default(null),
+  /** Instances in an optimizer step. */
+  batchSize: count.default(16),
+  /** Tokens that are computed at once, padding included: it bounds memory and never changes the result beyond rounding. */
+  tokenBudget: z.number().int().min(16).default(4096),
+
+  /** Part of the training split, by source, that selects the model. */
+  validationShare: share.lt(1).default(0.15),
+  /** What selects the adapter on the validation part; decision accuracy is micro over decision nodes or a mean over benchmarks. */
+  selection: z
+    .enum(['decision_accuracy', 'mean_decision_accuracy', 'edge_accuracy', 'pair_accuracy', 'loss'])
+    .default('decision_accuracy'),
+  /** Steps between two evaluations on the validation part; null: twice an epoch. The last step is always evaluated. */
+  evaluateEvery: count.nullable().default(null),
+  /** Steps between two checkpoints; null: at every evaluation. */
+  checkpointEvery: count.nullable().default(null),
+  /** Checkpoints that are kept. */
+  keepCheckpoints: z.number().int().min(1).default(2),
+
+  /** Seeds LoRA's matrices, the validation part and the order of the instances. */
+  seed: z.number().int().min(0).default(1),
+  /** Whether every node's text starts with its item's title. */
+  title: z.boolean().default(true),
+  /** Threads of ONNX Runtime; null: the processors of the machine. Bits of the result depend on it. */
+  threads: count.nullable().default(null),
+})
+
+/** Every setting of a training run, resolved. */
+export type TrainSettings = z.output<typeof schema>
+/** Settings as a user gives them: any of them may be left out. */
+export type TrainSettingsInput = z.input<typeof schema>
+
+/**
+ * The settings of a run: the defaults, over them the config file's, over those the command line's.
+ *
+ * @param file YAML or JSON file of settings by name, or undefined
+ * @param overrides settings that win over the file; undefined ones don't count
+ * @throws InputError naming the setting and the file at fault, an unknown name among them
+ */
+export async function resolveSettings(
+  file: string | undefined,
+  overrides: { [K in keyof TrainSettingsInput]?: TrainSettingsInput[K] | undefined } = {},
+): Promise<TrainSettings> {
+  const fromFile = file === undefined ? {} : await readConfig(file)
+  const given = Object.fromEntries(Object.entries(overrides).filter(([, value]) => value !== undefined))
+  check(fromFile, file)
+  // `steps` and `epochs` measure the same thing: the one on the command line wins over the file's other one.
+  if (given.epochs !== undefined && given.steps === undefined) given.steps = null
+  return check({ ...fromFile, ...given }, undefined)
+}
+
+function check(settings: object, file: string | undefined): TrainSettings {
+  const parsed = schema.safeParse(settings)
+  if (parsed.success) return parsed.data
+  const faults = parsed.error.issues.map((issue) => {
+    const name = issue.path.join('.')
+    if (issue.code === 'unrecognized_keys')
+      return `no setting is called ${issue.keys.map((key) => `"${name === '' ? '' : `${name}.`}${key}"`).join(', ')}`
+    return `"${name}": ${issue.message}`
+  })
+  throw new InputError(`Training settings are wrong: ${faults.join('; ')}.`, { file })
+}
+
+async function readConfig(file: string): Promise<Record<string, unknown>> {
+  let text: string
+  try {
+    text = await readFile(file, 'utf8')
+  } catch (error) {
+    throw new InputError(`The config file cannot be read (${(error as Error).message}).`, { file }, error)
+  }
+  let value: unknown
+  try {
+    value = extname(file).toLowerCase() === '.json' ? JSON.parse(text) : parseYaml(text)
+  } catch (error) {
+    throw new InputError(`Not a valid config file: ${(error as Error).message}`, { file }, error)
+  }
+  if (value === null || value === undefined) return {}
+  if (typeof value !== 'object' || Array.isArray(value))
+    throw new InputError('A config file holds settings by name, as in "learningRate: 0.0005".', { file })
+  return value as Record<string, unknown>
+}

@@ -1,0 +1,206 @@
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { mkdir, readdir, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { Command } from 'commander'
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest'
+import { register } from '../../src/cli/evaluate.ts'
+import {
+  defaultTargets,
+  initialLora,
+  linearModules,
+  loraB,
+  readEncoder,
+  selectTargets,
+  writeAdapter,
+} from '../../src/encoder/index.ts'
+import { createRandomBert } from '../../src/encoder/random-bert.ts'
+import { addTrainingQuestion, emptyTrainingData, writeTrainingData } from '../../src/eval/index.ts'
+import { createRandom } from '../../src/support/random.ts'
+import { minilmDir } from '../support/minilm.ts'
+import { sentence, writeArticles } from './articles.ts'
+
+const folder = mkdtempSync(join(tmpdir(), 'canopy-evaluate-cli-'))
+afterAll(() => rmSync(folder, { recursive: true, force: true }))
+
+async function canopy(...argv: string[]): Promise<{ stdout: string; stderr: string }> {
+  const text = { stdout: '', stderr: '' }
+  for (const name of ['stdout', 'stderr'] as const) {
+    vi.spyOn(process[name], 'write').mockImplementation((chunk) => {
+      text[name] += String(chunk)
+      return true
+    })
+  }
+  try {
+    const program = new Command('canopy').exitOverride().configureOutput({ writeErr: () => {} })
+    register(program)
+    for (const command of program.commands) command.exitOverride().configureOutput({ writeErr: () => {} })
+    await program.parseAsync(['node', 'canopy', ...argv])
+    return text
+  } finally {
+    vi.restoreAllMocks()
+  }
+}
+
+/** Writes a run's adapter whose update is zero, or random. */
+async function writeRun(path: string, encoder: string, zero: boolean, title: boolean): Promise<string> {
+  const profile = await readEncoder(encoder)
+  const targets = selectTargets(linearModules(profile), defaultTargets(profile)).map((module) => ({
+    ...module,
+    rank: 4,
+    alpha: 8,
+  }))
+  const tensors = initialLora(targets, '1')
+  const random = createRandom('b')
+  if (!zero)
+    for (const { module } of targets)
+      tensors.set(
+        loraB(module),
+        tensors.get(loraB(module))!.map(() => random.normal()),
+      )
+  await mkdir(path, { recursive: true })
+  await writeFile(join(path, 'config.json'), JSON.stringify({ settings: { title }, data: [{ branching: 2 }] }))
+  await writeAdapter(join(path, 'adapter'), { targets, tensors, baseFingerprint: profile.fingerprint }, profile)
+  return join(path, 'adapter')
+}
+
+describe('canopy evaluate', () => {
+  const encoder = join(folder, 'bert')
+  let dataset: string
+  beforeAll(async () => {
+    const vocabularyFrom = Array.from({ length: 8 }, (_, i) => sentence('library', i))
+    await createRandomBert(encoder, {
+      seed: 1,
+      vocabularyFrom,
+      hidden: 32,
+      layers: 1,
+      heads: 2,
+      intermediate: 64,
+      maxLength: 64,
+    })
+    dataset = await writeArticles(join(folder, 'articles'), 'Articles', 12)
+  })
+  const common = (output: string): string[] => [
+    ...['evaluate', '--encoder', encoder, '--dataset', dataset, '--split', 'dev'],
+    ...['--output', output, '--resamples', '100', '--threads', '1'],
+  ]
+
+  it('prints the controls beside the encoders, and writes the same bytes again', async () => {
+    const adapter = await writeRun(join(folder, 'run'), encoder, false, false)
+    const output = join(folder, 'run', 'eval')
+    const { stdout, stderr } = await canopy(...common(output), '--adapter', adapter)
+    for (const text of [
+      'frozen',
+      'fine-tuned',
+      'permuted',
+      'always-left',
+      'keep-root',
+      'constant',
+      'configuration 1',
+      'Overlap',
+    ]) {
+      expect(stdout).toContain(text)
+    }
+    expect(stderr).not.toContain('warning')
+    const files = await readdir(output)
+    const before = files.map((file) => readFileSync(join(output, file), 'utf8'))
+    const again = await canopy(...common(output), '--adapter', adapter)
+    expect(again.stdout).toContain('evaluated 2 times')
+    expect(files.map((file) => readFileSync(join(output, file), 'utf8'))).toEqual(before)
+    expect(existsSync(join(folder, 'run', 'evaluations.jsonl'))).toBe(true)
+    const { evaluation } = JSON.parse(readFileSync(join(output, 'metrics.json'), 'utf8'))
+    expect(evaluation).toMatchObject({ title: false, branching: 2, tokenizer: 'bert', overlap: null })
+  })
+
+  it('finds no difference between the encoder and itself with an adapter of zero', async () => {
+    const adapter = await writeRun(join(folder, 'zero'), encoder, true, true)
+    const { stdout } = await canopy(...common(join(folder, 'zero', 'eval')), '--adapter', adapter, '--json')
+    const metrics = JSON.parse(stdout)
+    expect(metrics.Articles['fine-tuned']).toEqual(metrics.Articles.frozen)
+    expect(metrics.differences.Articles['fine-tuned - frozen'].decision_accuracy).toMatchObject({
+      value: 0,
+      lo: 0,
+      hi: 0,
+    })
+    expect(metrics.evaluation.title).toBe(true)
+  })
+
+  it('warns when nodes are rendered otherwise than in training', async () => {
+    const adapter = await writeRun(join(folder, 'titled'), encoder, true, true)
+    const { stderr } = await canopy(...common(join(folder, 'titled', 'eval')), '--adapter', adapter, '--no-title')
+    expect(stderr).toContain('trained with titles')
+  })
+
+  it('stops at sources that were trained on, and goes on when told', async () => {
+    const adapter = await writeRun(join(folder, 'leak'), encoder, true, true)
+    const data = emptyTrainingData()
+    addTrainingQuestion(data, {
+      ...{ id: 'x', benchmark: 'Articles', split: 'train', question: 'x?', answers: [], gold: [] },
+      source: 'page 5',
+    })
+    await writeTrainingData(join(folder, 'leak'), data)
+    const output = join(folder, 'leak', 'eval')
+    await expect(canopy(...common(output), '--adapter', adapter)).rejects.toThrow('"page 5"')
+    expect(existsSync(output)).toBe(false)
+    const { stdout } = await canopy(...common(output), '--adapter', adapter, '--allow-overlap')
+    expect(stdout).toContain('1 of 11 sources ("page 5")')
+  })
+
+  it('evaluates an encoder against another query encoder as fine-tuned against frozen', async () => {
+    const other = join(folder, 'bert2')
+    await createRandomBert(other, {
+      ...{
+        seed: 2,
+        vocabularyFrom: [sentence('river', 1)],
+        hidden: 32,
+        layers: 1,
+        heads: 2,
+        intermediate: 64,
+        maxLength: 64,
+      },
+    })
+    const { stdout } = await canopy(...common(join(folder, 'two')), '--query-encoder', other, '--json')
+    const { evaluation } = JSON.parse(stdout)
+    expect(evaluation.encoders.frozen.fingerprint).toBe(evaluation.encoders.query.fingerprint)
+    expect(evaluation.encoders.frozen.name).toBe('bert2')
+    expect(evaluation.encoders['fine-tuned'].name).toBe('bert')
+    const narrow = join(folder, 'bert3')
+    await createRandomBert(narrow, {
+      ...{
+        seed: 2,
+        vocabularyFrom: [sentence('river', 1)],
+        hidden: 16,
+        layers: 1,
+        heads: 2,
+        intermediate: 64,
+        maxLength: 64,
+      },
+    })
+    await expect(canopy(...common(join(folder, 'three')), '--query-encoder', narrow)).rejects.toThrow(
+      'embeddings of 16 numbers',
+    )
+  })
+
+  it('is a usage error without its flags, or with bad numbers', async () => {
+    await expect(canopy('evaluate', '--encoder', encoder)).rejects.toThrow('--dataset')
+    await expect(canopy(...common('x'), '--branching', '1')).rejects.toThrow('at least 2')
+  })
+
+  it('names what is missing', async () => {
+    await expect(canopy(...common(join(folder, 'x')), '--adapter', join(folder, 'nowhere'))).rejects.toThrow('nowhere')
+    await expect(canopy(...common(join(folder, 'x')), '--encoder', join(folder, 'nobody'))).rejects.toThrow('nobody')
+  })
+})
+
+const minilm = minilmDir()
+describe.skipIf(minilm === undefined)('with all-MiniLM-L6-v2 (skipped unless CANOPY_MINILM names it)', () => {
+  it('understands questions better than others asked in their place', async () => {
+    const dataset = await writeArticles(join(folder, 'minilm-articles'), 'Articles', 20)
+    const { stdout } = await canopy(
+      ...['evaluate', '--encoder', minilm!, '--dataset', dataset, '--split', 'dev'],
+      ...['--output', join(folder, 'minilm'), '--resamples', '100', '--json', '--cache', join(folder, 'cache')],
+    )
+    const { Articles: found } = JSON.parse(stdout)
+    expect(found.frozen.pair_accuracy.value).toBeGreaterThan(0.6)
+  })
+})
