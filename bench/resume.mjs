@@ -58,7 +58,10 @@ const mustEnd = async (run) => {
 }
 
 const began = performance.now()
-await mustEnd('whole')
+const whole = mustEnd('whole')
+while (steps('whole').length < 2) await Promise.race([sleep(20), whole])
+const startup = performance.now() - began
+await whole
 const duration = performance.now() - began
 console.log(
   `undisturbed: ${steps('whole').at(-1)} steps in ${(duration / 1000).toFixed(1)} s, adapter ${hashOf('whole')}`,
@@ -66,8 +69,8 @@ console.log(
 
 for (let kill = 1; kill <= Number(values.kills); kill++) {
   const { child, closed } = start('killed')
-  // From the process's first moments to a few steps into its training.
-  await Promise.race([sleep(random() * duration * 0.5), closed])
+  // From before its first step to some way into what is left; a start and a share of the training each, on average.
+  await Promise.race([sleep(random() * (2 * startup + (duration - startup) / Number(values.kills))), closed])
   child.kill('SIGKILL')
   const { signal } = await closed
   console.log(`kill ${kill}: ${signal === null ? 'came too late, ' : ''}at step ${steps('killed').at(-1) ?? 'none'}`)

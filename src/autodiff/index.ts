@@ -1,2 +1,3 @@
 export { addGradients, type GradientGraph } from './reverse.ts'
-export { type Gradient, type GradientRule, gradients, type RuleContext } from './rules.ts'
+export type { Gradient, GradientRule, RuleContext } from './rule.ts'
+export { gradients } from './rules.ts'

@@ -1,5 +1,6 @@
 import { type Graph, GraphBuilder, type Node } from '../onnx/index.ts'
 import { fuseSums } from './fuse.ts'
+import type { Values } from './rule.ts'
 import { gradients as rules, severalOutputs } from './rules.ts'
 
 const differentiable = new Set(['float32', 'float64', 'float16', 'bfloat16'])
@@ -7,7 +8,10 @@ const differentiable = new Set(['float32', 'float64', 'float16', 'bfloat16'])
 export interface GradientGraph {
   /** The graph given, with nodes appended that compute the gradients. Its outputs are those of the graph given. */
   graph: Graph
-  /** `wrt` value -> the value that holds its gradient, of the same type. Without an entry: no path, the gradient is 0. */
+  /**
+   * `wrt` value -> the value that holds its gradient, of the same type. Without an entry: no path, the
+   * gradient is 0. Equal gradients may share a value.
+   */
   gradients: Map<string, string>
 }
 
@@ -52,7 +56,16 @@ export function addGradients(graph: Graph, seeds: Record<string, string | 1>, wr
     const later = dys.findIndex((dy, i) => i > 0 && dy !== null)
     if (later > 0 && !severalOutputs.has(node.op))
       throw new Error(`No gradient for: output ${later} of ${node.op} (node "${node.name}")`)
-    const made = rule({ node, x: node.inputs, y: node.outputs, dy: dys[0] as string, dys, g, onlyUse, gradientOf })
+    const made = rule({
+      node,
+      x: padded(node.inputs),
+      y: padded(node.outputs),
+      dy: dys[0] as string,
+      dys,
+      g,
+      onlyUse,
+      gradientOf,
+    })
     wanted.forEach((want, i) => {
       const gradient = made[i]
       if (!want || gradient === null || gradient === undefined) return
@@ -68,6 +81,9 @@ export function addGradients(graph: Graph, seeds: Record<string, string | 1>, wr
   }
   return { graph: fuseSums(g.build(), graph.nodes.length, gradients.values()), gradients }
 }
+
+/** Rules look at three inputs and outputs at least, of which a node may have fewer. */
+const padded = (values: string[]): Values => [values[0] ?? '', values[1] ?? '', values[2] ?? '', ...values.slice(3)]
 
 /** The values that change, and differentiably so, when a value in `wrt` does. */
 function dependents(graph: Graph, wrt: string[]): Set<string> {

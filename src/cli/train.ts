@@ -1,5 +1,5 @@
-import { type Command, InvalidArgumentError, Option } from 'commander'
-import { readEncoder } from '../encoder/index.ts'
+import { type Command, Option } from 'commander'
+import { readEncoderPair } from '../encoder/index.ts'
 import { UsageError } from '../support/errors.ts'
 import {
   Interrupted,
@@ -9,7 +9,8 @@ import {
   type TrainSettingsInput,
   train,
 } from '../train/index.ts'
-import { createOutput } from './output.ts'
+import { number, whole } from './flags.ts'
+import { createOutput, type Output } from './output.ts'
 
 interface Flags extends Omit<TrainSettingsInput, 'benchmarkWeights' | 'kindWeights'> {
   encoder: string
@@ -22,12 +23,6 @@ interface Flags extends Omit<TrainSettingsInput, 'benchmarkWeights' | 'kindWeigh
   json?: boolean
 }
 
-const number = (value: string): number => {
-  const n = Number(value)
-  if (value.trim() === '' || !Number.isFinite(n)) throw new InvalidArgumentError('A number was expected.')
-  return n
-}
-
 const signals = { SIGINT: 130, SIGTERM: 143 } as const
 
 export function register(program: Command): void {
@@ -35,24 +30,24 @@ export function register(program: Command): void {
     .command('train')
     .summary('fine-tune a node encoder on preference pairs')
     .description(
-      'Fine-tunes LoRA matrices of a node encoder with a pairwise ranking loss on preference pairs; the query encoder stays\n' +
-        'frozen. Writes a run folder: config.json, metrics.jsonl, checkpoints/ and adapter/ (PEFT format), the one that a\n' +
+      'Fine-tunes LoRA matrices of a node encoder with a pairwise ranking loss on preference pairs; the query encoder stays ' +
+        'frozen. Writes a run folder: config.json, metrics.jsonl, checkpoints/ and adapter/ (PEFT format), the one that a ' +
         'validation part of the training data selects.',
     )
-    .requiredOption('--encoder <folder>', 'node encoder to adapt: a Hugging Face checkpoint folder (safetensors)')
+    .requiredOption('--encoder <folder>', 'node encoder to adapt: checkpoint folder (safetensors) or Hugging Face id')
     .requiredOption('--dataset <folder...>', 'dataset folders that the preferences were built from')
     .requiredOption('--preferences <file...>', 'preferences files, as "canopy preferences" writes them')
     .requiredOption('--output <run>', 'run folder to write, as runs/name')
-    .option('--query-encoder <folder>', 'frozen encoder of the questions (default: --encoder)')
+    .option('--query-encoder <folder>', 'folder or id of the frozen encoder of the questions (default: --encoder)')
     .option('--config <file>', 'YAML or JSON file of settings; flags win over it')
     .option('--resume', 'go on with the run in --output from its last checkpoint')
     .option('--json', 'print the result as JSON')
     .optionsGroup('Settings (default in parentheses; a --config file may give all of them):')
-    .option('--seed <n>', 'seed of LoRA, validation part and order (1)', number)
+    .option('--seed <n>', 'seed of LoRA, validation part and order (1)', whole(0))
     .option('--epochs <n>', 'passes over the training part (3)', number)
-    .option('--steps <n>', 'optimizer steps, instead of epochs', number)
-    .option('--batch-size <n>', 'instances in a step (16)', number)
-    .option('--token-budget <n>', 'tokens computed at once; bounds memory (4096)', number)
+    .option('--steps <n>', 'optimizer steps, instead of epochs', whole(1))
+    .option('--batch-size <n>', 'instances in a step (16)', whole(1))
+    .option('--token-budget <n>', 'tokens computed at once; bounds memory (4096)', whole(1))
     .option('--learning-rate <x>', 'peak learning rate (0.0005)', number)
     .option('--weight-decay <x>', 'decoupled weight decay (0.01)', number)
     .option('--warmup <x>', 'warm-up: a share of the steps below 1, else steps (0.1)', number)
@@ -66,7 +61,7 @@ export function register(program: Command): void {
     .addOption(
       new Option('--weighting <kind>', 'what counts the same (decision-node)').choices(['decision-node', 'item']),
     )
-    .option('--rank <n>', 'rank of the LoRA matrices (16)', number)
+    .option('--rank <n>', 'rank of the LoRA matrices (16)', whole(1))
     .option('--alpha <x>', "LoRA's alpha; updates are scaled by alpha / rank (32)", number)
     .option('--targets <pattern...>', 'modules to adapt, by name or regular expression (all linear ones)')
     .option('--title', "start every node's text with its item's title (default)")
@@ -81,10 +76,10 @@ export function register(program: Command): void {
         'loss',
       ]),
     )
-    .option('--evaluate-every <n>', 'steps between evaluations on the validation part (half an epoch)', number)
-    .option('--checkpoint-every <n>', 'steps between checkpoints (as evaluations)', number)
-    .option('--keep-checkpoints <n>', 'checkpoints to keep (2)', number)
-    .option('--threads <n>', 'threads of ONNX Runtime (all processors)', number)
+    .option('--evaluate-every <n>', 'steps between evaluations on the validation part (half an epoch)', whole(1))
+    .option('--checkpoint-every <n>', 'steps between checkpoints (as evaluations)', whole(1))
+    .option('--keep-checkpoints <n>', 'checkpoints to keep (2)', whole(1))
+    .option('--threads <n>', 'threads of ONNX Runtime (all processors)', whole(1))
     .addHelpText(
       'after',
       `
@@ -104,8 +99,7 @@ async function run(flags: Flags): Promise<number> {
   if (resume === true && output.trim() === '') throw new UsageError('--resume needs the --output of the run.')
   const out = createOutput({ json })
   const settings = await resolveSettings(config, overrides)
-  const profile = await readEncoder(encoder)
-  const f0 = queryEncoder === undefined ? profile : await readEncoder(queryEncoder)
+  const pair = await readEncoderPair(encoder, { queryEncoder, onProgress: out.progress })
 
   const stop = new AbortController()
   let signal: keyof typeof signals | undefined
@@ -118,8 +112,8 @@ async function run(flags: Flags): Promise<number> {
   for (const name of Object.keys(signals) as (keyof typeof signals)[]) process.on(name, onSignal)
   try {
     const result = await train({
-      encoder: profile,
-      queryEncoder: f0,
+      encoder: pair.encoder,
+      queryEncoder: pair.query,
       datasets: dataset,
       preferences,
       output,
@@ -148,8 +142,6 @@ async function run(flags: Flags): Promise<number> {
     for (const name of Object.keys(signals)) process.off(name, onSignal)
   }
 }
-
-type Output = ReturnType<typeof createOutput>
 
 /** Shows each step: averages over the last ones, and the time left as the whole of this process's steps suggests it. */
 function reporter(out: Output): (line: MetricsLine, run: { totalSteps: number }) => void {

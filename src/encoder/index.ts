@@ -20,7 +20,7 @@ export {
   firstOccurrences,
   openEmbedder,
 } from './embed.ts'
-export { type HubOptions, locateEncoder } from './hub.ts'
+export { type HubOptions, type LocatedEncoder, locateEncoder, QUERY_FOLDER } from './hub.ts'
 export {
   type Adapter,
   adapterHash,
@@ -44,7 +44,7 @@ export {
   type RowCosts,
   rowLengthFor,
 } from './pack.ts'
-export { type EncoderPair, openPair, type PairOptions, QUERY_FOLDER, readEncoderPair } from './pair.ts'
+export { type EncoderPair, openPair, type PairOptions, readEncoderPair } from './pair.ts'
 export { createRandomBert, type RandomBertOptions } from './random-bert.ts'
 export { type KeptRange, type RefinedItem, type RefineInput, refineItems } from './refine-items.ts'
 export { type Encoder, type OpenEncoderOptions, openEncoder } from './serve.ts'

@@ -5,11 +5,8 @@ import { readAdapter } from './adapter.ts'
 import { CANOPY_FILE, type CanopySettings, canopySettings, checkQueryEncoder, readCanopySettings } from './canopy.ts'
 import { type EncoderProfile, readEncoder } from './checkpoint.ts'
 import { type Embedder, type EmbedderOptions, openEmbedder } from './embed.ts'
-import { type HubOptions, locateEncoder } from './hub.ts'
+import { type HubOptions, locateEncoder, QUERY_FOLDER } from './hub.ts'
 import type { Adapter } from './lora.ts'
-
-/** Folder inside an export that holds f0, when it was exported with its query encoder. */
-export const QUERY_FOLDER = 'query-encoder'
 
 /** f0 and fθ as they are named by a user, read and found to belong together. */
 export interface EncoderPair {
@@ -24,7 +21,8 @@ export interface EncoderPair {
   trained: boolean
 }
 
-export interface PairOptions extends HubOptions {
+/** Revisions belong to the names here: `org/name@revision`. */
+export interface PairOptions extends Omit<HubOptions, 'revision'> {
   /** Folder of a LoRA adapter over the encoder. */
   adapter?: string | undefined
   /** Folder or Hugging Face id of f0. By default the one inside the export, else the encoder itself without any adapter. */

@@ -1,5 +1,6 @@
 import { mkdir, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
+import { type Tensor, writeSafetensors } from '../onnx/index.ts'
 import { atomicFolder } from '../support/files.ts'
 import { createRandom } from '../support/random.ts'
 import { SPECIAL_TOKENS, wordPieceVocabulary } from './wordpiece.ts'
@@ -22,18 +23,21 @@ export interface RandomBertOptions {
   maxLength?: number
 }
 
-/**
- * Standard deviations of the weights. Against words, positions are small, and so is what the layers add to the residual stream:
- * each token keeps the direction of its own random word vector, so that mean pooling gives a bag of words in which shared words
- * mean similarity. That is something to learn from; with BERT's 0.02 everywhere, positions would drown the words.
- */
+/** Standard deviation of the word vectors: each token goes its own way, so that shared words mean similar embeddings. */
 const WORD_STD = 1
+/** Everything else but positions: small, so that the layers leave the residual stream nearly as it is. */
 const OTHER_STD = 0.02
+/**
+ * Amplitude of the positions, which are sinusoids. Their mean changes with a text's length, and so does its embedding: before
+ * training, similarity is as much a matter of length as of words, and training has something to undo.
+ */
+const POSITION_AMPLITUDE = 0.7
 
 /**
  * Writes a small, randomly initialised BERT as a Hugging Face checkpoint folder in the layout of sentence-transformers: mean
- * pooling, L2-normalised, no prompts. It has learned nothing; it is there to try the toolkit where no trained model is at hand.
- * Transformers, sentence-transformers and transformers.js load it.
+ * pooling, L2-normalised, no prompts. It has learned nothing: its embeddings are bags of random word vectors, bent by the length of
+ * the text. It is there to try the toolkit where no trained model is at hand. Transformers, sentence-transformers and
+ * transformers.js load it.
  *
  * @throws RangeError when the sizes do not fit each other
  * @throws InputError when the folder cannot be written
@@ -102,13 +106,8 @@ export async function createRandomBert(folder: string, options: RandomBertOption
       default_prompt_name: null,
       similarity_fn_name: 'cosine',
     })
-    await writeFile(join(temporary, 'model.safetensors'), safetensors(tensors))
+    await writeSafetensors(join(temporary, 'model.safetensors'), tensors, { format: 'pt' })
   })
-}
-
-interface RandomTensor {
-  shape: number[]
-  data: Float32Array
 }
 
 /** Every tensor of Hugging Face's BertModel, by its name there. Each draws from a generator of its own. */
@@ -121,15 +120,15 @@ function randomTensors(
     intermediate,
     maxLength,
   }: { hidden: number; layers: number; intermediate: number; maxLength: number },
-): Map<string, RandomTensor> {
-  const tensors = new Map<string, RandomTensor>()
+): Map<string, Tensor> {
+  const tensors = new Map<string, Tensor>()
   const normal = (name: string, shape: number[], std: number): void => {
     const random = createRandom(`${seed}/${name}`)
     const data = Float32Array.from({ length: shape.reduce((a, b) => a * b, 1) }, () => std * random.normal())
-    tensors.set(name, { shape, data })
+    tensors.set(name, { dtype: 'float32', shape, data })
   }
   const filled = (name: string, length: number, value: number): void => {
-    tensors.set(name, { shape: [length], data: new Float32Array(length).fill(value) })
+    tensors.set(name, { dtype: 'float32', shape: [length], data: new Float32Array(length).fill(value) })
   }
   const linear = (module: string, inputs: number, outputs: number): void => {
     normal(`${module}.weight`, [outputs, inputs], OTHER_STD)
@@ -141,7 +140,7 @@ function randomTensors(
   }
 
   normal('embeddings.word_embeddings.weight', [vocabulary, hidden], WORD_STD)
-  normal('embeddings.position_embeddings.weight', [maxLength, hidden], OTHER_STD)
+  tensors.set('embeddings.position_embeddings.weight', sinusoids(maxLength, hidden))
   normal('embeddings.token_type_embeddings.weight', [2, hidden], OTHER_STD)
   layerNorm('embeddings.LayerNorm')
   for (let layer = 0; layer < layers; layer++) {
@@ -155,6 +154,16 @@ function randomTensors(
   }
   linear('pooler.dense', hidden, hidden)
   return tensors
+}
+
+/** [positions, width]: sin(p·ωᵢ) and cos(p·ωᵢ) in turn, ωᵢ = 10000^(-2i/width). Source: Vaswani et al. (2017), section 3.5. */
+function sinusoids(positions: number, width: number): Tensor {
+  const data = Float32Array.from({ length: positions * width }, (_, at) => {
+    const [position, i] = [Math.floor(at / width), at % width]
+    const angle = position / 10000 ** ((i - (i % 2)) / width)
+    return POSITION_AMPLITUDE * (i % 2 === 0 ? Math.sin(angle) : Math.cos(angle))
+  })
+  return { dtype: 'float32', shape: [positions, width], data }
 }
 
 function tokenNames(): Record<string, string> {
@@ -206,18 +215,4 @@ function tokenizerJson(vocabulary: string[]): unknown {
       vocab: Object.fromEntries(vocabulary.map((token, i) => [token, i])),
     },
   }
-}
-
-function safetensors(tensors: Map<string, RandomTensor>): Buffer {
-  const header: Record<string, unknown> = { __metadata__: { format: 'pt' } }
-  let offset = 0
-  for (const [name, { shape, data }] of tensors) {
-    header[name] = { dtype: 'F32', shape, data_offsets: [offset, offset + data.byteLength] }
-    offset += data.byteLength
-  }
-  const json = JSON.stringify(header)
-  const padded = Buffer.from(json.padEnd(Math.ceil(json.length / 8) * 8))
-  const length = Buffer.alloc(8)
-  length.writeBigUInt64LE(BigInt(padded.length))
-  return Buffer.concat([length, padded, ...[...tensors.values()].map(({ data }) => Buffer.from(data.buffer))])
 }

@@ -38,7 +38,7 @@ export interface RefinedItem {
  * inside an item only.
  *
  * @returns one result an item, in input order
- * @throws InputError for an item without text, naming it by its place
+ * @throws InputError for an empty question, and for an item without text or with sentences that do not fit it, naming the item
  */
 export async function refineItems(
   encoders: { query: Embedder; node: Embedder },
@@ -47,7 +47,7 @@ export async function refineItems(
   items: readonly RefineInput[],
   options: { signal?: AbortSignal } = {},
 ): Promise<RefinedItem[]> {
-  if (question.trim() === '') throw new InputError('The question is empty.')
+  if (typeof question !== 'string' || question.trim() === '') throw new InputError('The question is empty.')
   const trees = items.map((input, i) => toHierarchy(input, i, settings.branching))
   const texts = trees.flatMap((tree) => tree.nodes.map((node) => renderNode(tree, node, { title: settings.title })))
   const asked = await encoders.query.embedTexts([question], 'query', options)
@@ -85,6 +85,8 @@ export async function refineItems(
 
 function toHierarchy(input: RefineInput, place: number, branching: number): Hierarchy {
   const given = typeof input === 'string' ? { text: input } : input
+  if (given === null || typeof given !== 'object')
+    throw new InputError(`Item ${place + 1} is neither a text nor an object with "text".`)
   const item: TextItem = { ...given, id: given.id ?? `item ${place + 1}`, modality: 'text' }
   if (typeof item.text !== 'string' || item.text.trim() === '')
     throw new InputError(`Item ${place + 1}${given.id === undefined ? '' : ` ("${given.id}")`} has no text to refine.`)

@@ -1,5 +1,6 @@
 import { Worker } from 'node:worker_threads'
 import { InputError } from '../support/errors.ts'
+import type { Progress } from '../support/progress.ts'
 import type { PairOptions } from './pair.ts'
 import type { RefinedItem, RefineInput } from './refine-items.ts'
 
@@ -36,8 +37,9 @@ export type ToWorker =
   | { kind: 'close' }
 export type FromWorker =
   | { kind: 'ready' }
+  | { kind: 'progress'; event: Parameters<Progress>[0] }
   | { kind: 'result'; id: number; items: RefinedItem[] }
-  | { kind: 'error'; id: number | undefined; message: string; input: boolean }
+  | { kind: 'error'; id: number | undefined; message: string; input: { file?: string; line?: number } | undefined }
 
 interface Waiting {
   resolve(items: RefinedItem[]): void
@@ -55,26 +57,36 @@ interface Waiting {
  * await encoder.close()
  */
 export async function openEncoder(folder: string, options: OpenEncoderOptions = {}): Promise<Encoder> {
-  const { onProgress: _, ...data } = options
-  const worker = new Worker(new URL('./worker.js', import.meta.url), { workerData: { folder, options: data } })
+  const { onProgress, ...data } = options
+  const worker = new Worker(new URL('./worker.js', import.meta.url), {
+    workerData: { folder, options: data },
+    // a thread takes over the process's arguments, and Node allows this one only where a program comes from -e or standard input
+    ...(process.execArgv.some((arg) => arg.startsWith('--input-type')) ? { execArgv: [] } : {}),
+  })
   const waiting = new Map<number, Waiting>()
   let next = 0
   let failure: Error | undefined
+  let closing = false
 
+  // An idle encoder does not keep a program alive; one at work, or on its way to its end, does.
+  const settle = (id: number): Waiting | undefined => {
+    const waiter = waiting.get(id)
+    waiting.delete(id)
+    if (waiting.size === 0 && !closing) worker.unref()
+    return waiter
+  }
   const failAll = (error: Error): void => {
     failure ??= error
-    for (const { reject } of waiting.values()) reject(error)
-    waiting.clear()
+    for (const id of [...waiting.keys()]) settle(id)?.reject(error)
   }
+  const exited = new Promise<void>((resolve) => worker.once('exit', () => resolve()))
   const ready = new Promise<void>((resolve, reject) => {
     worker.on('message', (message: FromWorker) => {
-      if (message.kind === 'ready') return resolve()
-      const error = message.kind === 'error' ? toError(message) : undefined
-      if (message.id === undefined) return reject(error)
-      const waiter = waiting.get(message.id)
-      waiting.delete(message.id)
-      if (message.kind === 'result') waiter?.resolve(message.items)
-      else waiter?.reject(error)
+      if (message.kind === 'ready') resolve()
+      else if (message.kind === 'progress') onProgress?.(message.event)
+      else if (message.kind === 'result') settle(message.id)?.resolve(message.items)
+      else if (message.id === undefined) reject(toError(message))
+      else settle(message.id)?.reject(toError(message))
     })
     worker.on('error', (error: Error) => {
       failAll(error)
@@ -91,7 +103,6 @@ export async function openEncoder(folder: string, options: OpenEncoderOptions = 
     await worker.terminate()
     throw error
   })
-  // An idle encoder does not keep a program alive; one at work does.
   worker.unref()
 
   return {
@@ -101,31 +112,32 @@ export async function openEncoder(folder: string, options: OpenEncoderOptions = 
       const id = next++
       const onAbort = (): void => {
         send({ kind: 'abort', id })
-        waiting.get(id)?.reject(signal?.reason)
-        waiting.delete(id)
+        settle(id)?.reject(signal?.reason)
       }
-      signal?.addEventListener('abort', onAbort, { once: true })
-      worker.ref()
       try {
         return await new Promise<RefinedItem[]>((resolve, reject) => {
-          waiting.set(id, { resolve, reject })
           send({ kind: 'refine', id, question, items })
+          waiting.set(id, { resolve, reject })
+          worker.ref()
+          signal?.addEventListener('abort', onAbort, { once: true })
         })
       } finally {
         signal?.removeEventListener('abort', onAbort)
-        if (waiting.size === 0) worker.unref()
       }
     },
     async close() {
-      failAll(new Error('The encoder is closed.'))
-      worker.ref()
-      const exited = new Promise<void>((resolve) => worker.once('exit', () => resolve()))
-      send({ kind: 'close' })
+      if (!closing) {
+        closing = true
+        failAll(new Error('The encoder is closed.'))
+        worker.ref()
+        send({ kind: 'close' })
+      }
       await exited
     },
   }
 }
 
-function toError({ message, input }: { message: string; input: boolean }): Error {
-  return input ? new InputError(message) : new Error(message)
+function toError({ message, input }: Extract<FromWorker, { kind: 'error' }>): Error {
+  // the message names the place already
+  return input === undefined ? new Error(message) : Object.assign(new InputError(message), input)
 }

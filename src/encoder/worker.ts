@@ -15,11 +15,15 @@ const failed = (id: number | undefined, error: unknown): void =>
     kind: 'error',
     id,
     message: error instanceof Error ? error.message : String(error),
-    input: error instanceof InputError,
+    input: error instanceof InputError ? placeOf(error) : undefined,
   })
 
+function placeOf({ file, line }: InputError): { file?: string; line?: number } {
+  return { ...(file === undefined ? {} : { file }), ...(line === undefined ? {} : { line }) }
+}
+
 async function serve(): Promise<void> {
-  const pair = await readEncoderPair(folder, options)
+  const pair = await readEncoderPair(folder, { ...options, onProgress: (event) => send({ kind: 'progress', event }) })
   const { threads, tokenBudget, cache } = options
   const encoders = await openPair(pair, {
     ...(threads === undefined ? {} : { threads }),

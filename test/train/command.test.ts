@@ -68,6 +68,7 @@ describe('canopy train', () => {
       'config.json',
       'metrics.jsonl',
       'training-data.json',
+      'validation.jsonl',
     ])
     expect(Object.keys(adapterOf('whole')).sort()).toEqual([
       'adapter_config.json',
@@ -173,7 +174,8 @@ describe('canopy train', () => {
   it('stops with status 2 for flags it does not know, 1 for settings that are wrong', async () => {
     expect((await canopy(argsFor('usage', ['--tempo', '3'])).finished).code).toBe(2)
     expect((await canopy(argsFor('usage', ['--rank', 'high'])).finished).code).toBe(2)
-    expect((await canopy(argsFor('usage', ['--rank', '0'])).finished).code).toBe(1)
+    expect((await canopy(argsFor('usage', ['--rank', '0'])).finished).code).toBe(2)
+    expect((await canopy(argsFor('usage', ['--tau', '0'])).finished).code).toBe(1)
     expect(existsSync(join(folder, 'usage'))).toBe(false)
   })
 

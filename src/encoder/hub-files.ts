@@ -1,0 +1,146 @@
+import { readFile, stat } from 'node:fs/promises'
+import { join, posix } from 'node:path'
+import { InputError } from '../support/errors.ts'
+import { exists } from '../support/files.ts'
+
+/** A file of a repository, as its listing tells. */
+export interface RepositoryFile {
+  /** Path inside the repository, with `/`. */
+  path: string
+  size: number
+  /** Hexadecimal SHA-256 of a file kept in LFS, else the SHA-1 of its Git blob; also its name among the cache's blobs. */
+  hash: string
+}
+
+/** What encoders read beside their weights. */
+const SMALL_FILES = new Set([
+  'config.json',
+  'tokenizer.json',
+  'tokenizer_config.json',
+  'special_tokens_map.json',
+  'added_tokens.json',
+  'vocab.txt',
+  'vocab.json',
+  'merges.txt',
+  'modules.json',
+  'sentence_bert_config.json',
+  'config_sentence_transformers.json',
+  'canopy.json',
+])
+
+const SAFETENSORS = 'model.safetensors'
+const SAFETENSORS_INDEX = 'model.safetensors.index.json'
+const SHARD = /^model-\d+-of-\d+\.safetensors$/
+const ONNX = 'onnx/model.onnx'
+/** Names of an ONNX graph's external data. */
+const ONNX_DATA = /^onnx\/model\.onnx(_data(_\d+)?|\.data)$/
+/** Folder of a module, as sentence-transformers names them: 1_Pooling. */
+const MODULE = /^\d+_\w+$/
+
+/**
+ * The files of a repository that an encoder needs: configuration, tokenizer, modules, and the weights as safetensors or, where there
+ * are none, as the ONNX graph; of a bundled query encoder (a folder of its own inside an export) the same.
+ *
+ * @param bundle name of the bundled query encoder's folder
+ * @throws InputError when the listing holds a path that leaves the folder, or no encoder that can be read
+ */
+export function encoderFiles(id: string, listed: readonly RepositoryFile[], bundle: string): RepositoryFile[] {
+  for (const { path } of listed) {
+    if (!isPlainPath(path))
+      throw new InputError(
+        `The repository ${id} lists the file ${JSON.stringify(path)}, which is no plain path inside it. Nothing was downloaded.`,
+      )
+  }
+  const files = new Map(listed.map((file) => [file.path, file]))
+  const root = filesBelow([...files.keys()])
+  if (root.weights.length === 0) {
+    const pickled = files.has('pytorch_model.bin')
+    throw new InputError(
+      `The repository ${id} holds no weights that are read here: neither ${SAFETENSORS} (or its index) nor ${ONNX}. ${
+        pickled
+          ? 'Its pytorch_model.bin is not read, since it can run code: convert it to safetensors (many repositories have a conversion under the revision refs/pr/<number>).'
+          : 'Name the repository of an encoder with safetensors weights.'
+      }`,
+    )
+  }
+  for (const name of ['config.json', 'tokenizer.json'])
+    if (!files.has(posix.join(root.modelFolder, name)))
+      throw new InputError(
+        `The repository ${id} has no ${posix.join(root.modelFolder, name)}, which an encoder needs. Name the repository of a text encoder.`,
+      )
+  const bundled = filesBelow(
+    [...files.keys()].filter((path) => path.startsWith(`${bundle}/`)).map((path) => path.slice(bundle.length + 1)),
+  )
+  const wanted = [
+    ...root.small,
+    ...root.weights,
+    ...[...bundled.small, ...bundled.weights].map((path) => `${bundle}/${path}`),
+  ]
+  // small files first: what is wrong with them shows before the weights are fetched
+  return wanted.map((path) => files.get(path) as RepositoryFile).sort((a, b) => a.size - b.size)
+}
+
+/** A relative path with `/` that stays inside its folder on every platform. */
+function isPlainPath(path: string): boolean {
+  const parts = path.split('/')
+  return !/[\\\0]|^[a-zA-Z]:/.test(path) && parts.every((part) => part !== '' && part !== '.' && part !== '..')
+}
+
+/** The encoder files among `paths`: those in the folder itself and in its modules' folders. */
+function filesBelow(paths: string[]): { small: string[]; weights: string[]; modelFolder: string } {
+  const here = paths.filter((path) => posix.dirname(path) === '.' || MODULE.test(posix.dirname(path)))
+  const small = here.filter((path) => SMALL_FILES.has(posix.basename(path)))
+  const modelFolders = [...new Set(here.map((path) => posix.dirname(path)))].sort()
+  for (const folder of modelFolders) {
+    const inside = here.filter((path) => posix.dirname(path) === folder)
+    const named = (test: (name: string) => boolean): string[] => inside.filter((path) => test(posix.basename(path)))
+    const single = named((name) => name === SAFETENSORS)
+    if (single.length > 0) return { small, weights: single, modelFolder: folder }
+    const index = named((name) => name === SAFETENSORS_INDEX)
+    if (index.length > 0)
+      return { small, weights: [...index, ...named((name) => SHARD.test(name))], modelFolder: folder }
+  }
+  const onnx = paths.includes(ONNX) ? [ONNX, ...paths.filter((path) => ONNX_DATA.test(path))] : []
+  return { small, weights: onnx, modelFolder: '.' }
+}
+
+/**
+ * What a folder lacks to be a whole encoder, as far as its own files tell; none when nothing is missing. Meant for snapshots that another
+ * program put into the cache, of which it may have fetched only some files.
+ */
+export async function missingFiles(folder: string): Promise<string[]> {
+  const modules = await readJson(join(folder, 'modules.json'))
+  if (!Array.isArray(modules)) return ['modules.json']
+  const pathOf = (kind: string): string | undefined => {
+    const module = modules.find((m) => typeof m?.type === 'string' && m.type.split('.').at(-1) === kind)
+    return typeof module?.path === 'string' ? module.path : undefined
+  }
+  const model = pathOf('Transformer') ?? ''
+  const wanted = ['config.json', 'tokenizer.json', 'tokenizer_config.json'].map((name) => posix.join(model, name))
+  const pooling = pathOf('Pooling')
+  if (pooling !== undefined) wanted.push(posix.join(pooling, 'config.json'))
+  if (!(await exists(join(folder, model, SAFETENSORS)))) {
+    const index = (await readJson(join(folder, model, SAFETENSORS_INDEX))) as { weight_map?: unknown } | undefined
+    const shards = typeof index?.weight_map === 'object' && index.weight_map !== null ? index.weight_map : undefined
+    if (shards !== undefined)
+      wanted.push(...new Set(Object.values(shards).map((name) => posix.join(model, String(name)))))
+    else if (!(await exists(join(folder, ONNX)))) wanted.push(posix.join(model, SAFETENSORS))
+  }
+  const missing: string[] = []
+  for (const path of wanted) if (!(await exists(join(folder, path)))) missing.push(path)
+  return missing
+}
+
+async function readJson(file: string): Promise<unknown> {
+  try {
+    return JSON.parse(await readFile(file, 'utf8'))
+  } catch {
+    return undefined
+  }
+}
+
+/** Whether a file is there with that size, links followed. */
+export async function hasSize(path: string, size: number): Promise<boolean> {
+  const found = await stat(path).catch(() => undefined)
+  return found?.isFile() === true && found.size === size
+}
