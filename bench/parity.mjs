@@ -233,12 +233,50 @@ await exportEncoder({
 const ort = await python('onnx', { model: exported, texts })
 reportRows('exported folder in onnxruntime (Python)', ours, await read(ort, 'embeddings'), dimension)
 
-const { env, pipeline } = await import('@huggingface/transformers')
+// transformers.js itself cuts an over-long text behind its last special token, which the reference keeps: through the pipeline
+// only texts within the limit are compared; over-long ones with the token ids that the reference gives them.
+const { AutoModel, env, pipeline, Tensor } = await import('@huggingface/transformers')
 env.allowRemoteModels = false
-const extract = await pipeline('feature-extraction', exported, { dtype: 'fp32', local_files_only: true })
+const local = { dtype: 'fp32', local_files_only: true }
+const extract = await pipeline('feature-extraction', exported, local)
+const whole = texts.map((_, i) => i).filter((i) => !encoded[i].truncated)
 const parts = []
-for (const text of texts) parts.push(...(await extract(text, { pooling: profile.pooling, normalize: true })).data)
-reportRows('exported folder in transformers.js', ours, Float32Array.from(parts), dimension)
+for (const i of whole) parts.push(...(await extract(texts[i], { pooling: profile.pooling, normalize: true })).data)
+const pick = (indices) =>
+  Float32Array.from(indices.flatMap((i) => [...ours.subarray(i * dimension, (i + 1) * dimension)]))
+reportRows(
+  `exported folder in transformers.js' pipeline, ${whole.length} texts`,
+  pick(whole),
+  Float32Array.from(parts),
+  dimension,
+)
+
+const model = await AutoModel.from_pretrained(exported, local)
+const cutRows = []
+const over = texts.map((_, i) => i).filter((i) => encoded[i].truncated)
+for (const i of over) {
+  const ids = BigInt64Array.from(encoded[i].ids, BigInt)
+  const tensor = (data) => new Tensor('int64', data, [1, ids.length])
+  const feeds = {
+    input_ids: tensor(ids),
+    attention_mask: tensor(ids.map(() => 1n)),
+    token_type_ids: tensor(ids.map(() => 0n)),
+  }
+  const { last_hidden_state: hidden } = await model(feeds)
+  const mean = Float32Array.from({ length: dimension }, (_, k) => {
+    let sum = 0
+    for (let t = 0; t < ids.length; t++) sum += hidden.data[t * dimension + k]
+    return sum
+  })
+  const length = norm(mean)
+  cutRows.push(...mean.map((x) => x / length))
+}
+reportRows(
+  `exported folder in transformers.js' model, ${over.length} over-long texts`,
+  pick(over),
+  Float32Array.from(cutRows),
+  dimension,
+)
 
 await tuned.close()
 await embedder.close()

@@ -43,7 +43,7 @@ const POSITION_AMPLITUDE = 0.7
  * @throws InputError when the folder cannot be written
  */
 export async function createRandomBert(folder: string, options: RandomBertOptions): Promise<void> {
-  const { hidden = 64, layers = 2, heads = 4, intermediate = 2 * hidden, maxLength = 256 } = options
+  const { hidden = 128, layers = 2, heads = 4, intermediate = 2 * hidden, maxLength = 256 } = options
   for (const [name, value] of Object.entries({ hidden, layers, heads, intermediate, maxLength })) {
     if (!Number.isSafeInteger(value) || value < 1)
       throw new RangeError(`${name} must be a whole number of 1 or more, not ${value}`)
