@@ -10,7 +10,7 @@ export interface Output {
   json(value: unknown): void
   /** A warning, on standard error in both modes. */
   warn(text: string): void
-  /** A bar on a terminal; elsewhere a plain line when a phase starts, every ten seconds, and when it ends. */
+  /** A bar on a terminal; elsewhere a plain line every ten seconds. */
   progress: Progress
   /** Ends the bar that is open, if any. */
   done(): void
@@ -21,17 +21,15 @@ const PLAIN_INTERVAL_MS = 10_000
 export function createOutput(options: { json?: boolean | undefined }): Output {
   let bar: SingleBar | undefined
   let phase: string | undefined
-  let lastPlain = 0
+  let lastPlain = performance.now()
   const done = (): void => {
     bar?.stop()
     bar = undefined
     phase = undefined
   }
   const plain = (event: Parameters<Progress>[0]): void => {
-    const now = Date.now()
-    const ended = event.total !== undefined && event.done >= event.total
-    if (event.phase === phase && !ended && now - lastPlain < PLAIN_INTERVAL_MS) return
-    phase = event.phase
+    const now = performance.now()
+    if (now - lastPlain < PLAIN_INTERVAL_MS) return
     lastPlain = now
     const of = event.total === undefined ? '' : `/${event.total}`
     process.stderr.write(`${event.phase}: ${event.done}${of}${event.note === undefined ? '' : `  ${event.note}`}\n`)

@@ -60,10 +60,11 @@ async function run({ encoder: given, output, seed }: Flags): Promise<void> {
   const place = (name: string): string => join(output, name)
   const encoder = given ?? place('encoder')
   if (given === undefined) {
-    step(
-      'No --encoder was given: making a small BERT with random weights. It knows no language; what it learns below, it',
+    step('An encoder: a small BERT with random weights')
+    process.stdout.write(
+      'No --encoder was given. This one knows no language, and random position vectors drown its word vectors: most of what\n' +
+        'it learns below is to listen to the words. It shows the way, not what a trained encoder is worth.\n',
     )
-    process.stdout.write('learns from 100 questions. Expect a demonstration of the way, not of quality.\n')
     await createRandomBert(encoder, { seed, vocabularyFrom: await trainingTexts(dataset) })
   }
   const shared = ['--encoder', encoder]

@@ -6,6 +6,8 @@ import { Command } from 'commander'
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest'
 import { register } from '../../src/cli/evaluate.ts'
 import {
+  CANOPY_FILE,
+  canopySettings,
   defaultTargets,
   initialLora,
   linearModules,
@@ -59,8 +61,10 @@ async function writeRun(path: string, encoder: string, zero: boolean, title: boo
         tensors.get(loraB(module))!.map(() => random.normal()),
       )
   await mkdir(path, { recursive: true })
-  await writeFile(join(path, 'config.json'), JSON.stringify({ settings: { title }, data: [{ branching: 2 }] }))
+  await writeFile(join(path, 'config.json'), '{}')
   await writeAdapter(join(path, 'adapter'), { targets, tensors, baseFingerprint: profile.fingerprint }, profile)
+  const settings = canopySettings(profile, profile, { title, branching: 2 })
+  await writeFile(join(path, 'adapter', CANOPY_FILE), JSON.stringify(settings))
   return join(path, 'adapter')
 }
 
