@@ -3,11 +3,13 @@ import { dirname, resolve } from 'node:path'
 import { type Command, Option } from 'commander'
 import { type Dataset, openDataset } from '../data/index.ts'
 import { readEncoderPair } from '../encoder/index.ts'
+import { readTrainingData } from '../eval/index.ts'
 import { type CheckInstance, exportEncoder, measuredTable, type SelfCheck } from '../export/index.ts'
 import { buildHierarchy, goldLeaves } from '../hierarchy/index.ts'
 import { InputError } from '../support/errors.ts'
 import { heldOut } from '../train/index.ts'
 import { whole } from './flags.ts'
+import { interruptible } from './interrupt.ts'
 import { createOutput, type Output } from './output.ts'
 
 interface Flags {
@@ -62,19 +64,23 @@ async function run(flags: Flags): Promise<void> {
   const { version } = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')) as {
     version: string
   }
-  const check = await exportEncoder({
-    encoder: pair.encoder,
-    adapter: pair.adapter,
-    queryEncoder: pair.query,
-    settings,
-    output: flags.output,
-    bundle: flags.bundle,
-    instances,
-    table: runFolder === undefined ? undefined : await measuredTable(runFolder),
-    version,
-    threads: flags.threads,
-    onProgress: out.progress,
-  }).finally(out.done)
+  const check = await interruptible(async (signal) =>
+    exportEncoder({
+      encoder: pair.encoder,
+      adapter: pair.adapter,
+      queryEncoder: pair.query,
+      settings,
+      output: flags.output,
+      bundle: flags.bundle,
+      instances,
+      trainingData: adapter === undefined ? undefined : await readTrainingData(adapter),
+      table: runFolder === undefined ? undefined : await measuredTable(runFolder),
+      version,
+      threads: flags.threads,
+      onProgress: out.progress,
+      signal,
+    }),
+  ).finally(out.done)
   out.json({ output: resolve(flags.output), ...check })
   out.line(checkText(check))
   out.line(`Exported encoder: ${flags.output}`)

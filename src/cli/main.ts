@@ -3,6 +3,7 @@ import { readFileSync } from 'node:fs'
 import { Command, CommanderError } from 'commander'
 import pc from 'picocolors'
 import { InputError, UsageError } from '../support/errors.ts'
+import { fileError } from '../support/files.ts'
 
 type Verb = { register(program: Command): void }
 
@@ -29,7 +30,7 @@ async function main(argv: string[]): Promise<number> {
     .version(version)
     .showHelpAfterError('(add --help for the flags and an example)')
     .exitOverride()
-  const asked = argv[2] === undefined ? undefined : verbs[argv[2]]
+  const asked = argv[2] !== undefined && Object.hasOwn(verbs, argv[2]) ? verbs[argv[2]] : undefined
   for (const load of asked === undefined ? Object.values(verbs) : [asked]) (await load()).register(program)
   try {
     if (argv.length <= 2) {
@@ -65,7 +66,7 @@ function report(error: unknown): number {
 // A reader that goes away (`canopy … | head`) is no failure.
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
   if (error.code === 'EPIPE') process.exit(0)
-  throw error
+  process.exit(report(fileError(error, 'cannot write the result', 'standard output')))
 })
 
 process.exitCode = await main(process.argv)

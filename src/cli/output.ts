@@ -16,6 +16,13 @@ export interface Output {
   done(): void
 }
 
+let lines: NodeJS.WritableStream = process.stdout
+
+/** Sends the lines for people somewhere else from here on: a command that runs others and prints JSON of its own needs that. */
+export function redirectLines(stream: NodeJS.WritableStream): void {
+  lines = stream
+}
+
 const PLAIN_INTERVAL_MS = 10_000
 
 export function createOutput(options: { json?: boolean | undefined }): Output {
@@ -54,7 +61,7 @@ export function createOutput(options: { json?: boolean | undefined }): Output {
     line: (text = '') => {
       if (options.json) return
       done()
-      process.stdout.write(`${text}\n`)
+      lines.write(`${text}\n`)
     },
     json: (value) => {
       if (options.json) process.stdout.write(`${JSON.stringify(value, null, 2)}\n`)

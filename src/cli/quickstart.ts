@@ -1,4 +1,4 @@
-import { mkdir, rm, writeFile } from 'node:fs/promises'
+import { mkdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -11,6 +11,7 @@ import { InputError } from '../support/errors.ts'
 import { exists } from '../support/files.ts'
 import { register as registerEvaluate } from './evaluate.ts'
 import { register as registerExport } from './export.ts'
+import { createOutput, redirectLines } from './output.ts'
 import { register as registerPreferences } from './preferences.ts'
 import { register as registerRefine } from './refine.ts'
 import { register as registerTrain } from './train.ts'
@@ -19,6 +20,7 @@ interface Flags {
   encoder?: string
   output: string
   seed: string
+  json?: boolean
 }
 
 /** Marks a folder as one that the quickstart may replace. */
@@ -39,6 +41,7 @@ export function register(program: Command): void {
       'runs/quickstart',
     )
     .option('--seed <n>', 'seed of the random encoder and of training', '1')
+    .option('--json', 'print the measured metrics and where everything is as JSON; the rest goes to standard error')
     .addHelpText(
       'after',
       `
@@ -49,8 +52,11 @@ Example:
     .action(run)
 }
 
-async function run({ encoder: given, output, seed }: Flags): Promise<void> {
+async function run({ encoder: given, output, seed, json }: Flags): Promise<void> {
   const started = performance.now()
+  if (json) redirectLines(process.stderr)
+  const out = createOutput({})
+  const step = (text: string): void => out.line(`\n${pc.bold(text)}`)
   const dataset = fileURLToPath(new URL('../../datasets/sample', import.meta.url))
   const config = fileURLToPath(new URL('../../configs/quickstart.yaml', import.meta.url))
   if (!(await exists(dataset)))
@@ -61,9 +67,9 @@ async function run({ encoder: given, output, seed }: Flags): Promise<void> {
   const encoder = given ?? place('encoder')
   if (given === undefined) {
     step('An encoder: a small BERT with random weights')
-    process.stdout.write(
+    out.line(
       'No --encoder was given. This one knows no language, and random position vectors drown its word vectors: most of what\n' +
-        'it learns below is to listen to the words. It shows the way, not what a trained encoder is worth.\n',
+        'it learns below is to listen to the words. It shows the way, not what a trained encoder is worth.',
     )
     await createRandomBert(encoder, { seed, vocabularyFrom: await trainingTexts(dataset) })
   }
@@ -99,20 +105,22 @@ async function run({ encoder: given, output, seed }: Flags): Promise<void> {
   await canopy(['refine', '--encoder', place('export'), '--query', example.question, '--input', place('example.json')])
 
   const seconds = Math.round((performance.now() - started) / 1000)
-  process.stdout.write(`\nDone in ${seconds} s on ${availableParallelism()} cores. Everything is in ${output}/.\n`)
-}
-
-function step(text: string): void {
-  process.stdout.write(`\n${pc.bold(text)}\n`)
+  out.line(`\nDone in ${seconds} s on ${availableParallelism()} cores. Everything is in ${output}/.`)
+  if (json) {
+    const metrics: unknown = JSON.parse(await readFile(join(place('eval'), 'metrics.json'), 'utf8'))
+    createOutput({ json }).json({ output, adapter: adapter[1], export: place('export'), seconds, metrics })
+  }
 }
 
 /** Runs a verb as the command line would, after showing the command. */
 async function canopy(args: string[]): Promise<void> {
-  process.stdout.write(`${pc.cyan(`$ canopy ${args.map(quoted).join(' ')}`)}\n`)
+  createOutput({}).line(pc.cyan(`$ canopy ${args.map(quoted).join(' ')}`))
   const program = new Command('canopy').exitOverride()
   for (const register of [registerPreferences, registerTrain, registerEvaluate, registerExport, registerRefine])
     register(program)
   await program.parseAsync(args, { from: 'user' })
+  // training that was interrupted says so, sets the status and returns
+  if (process.exitCode) throw new DOMException('A step was interrupted.', 'AbortError')
 }
 
 function quoted(arg: string): string {

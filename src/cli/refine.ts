@@ -1,6 +1,7 @@
 import { readFile } from 'node:fs/promises'
 import { text as readStream } from 'node:stream/consumers'
 import type { Command } from 'commander'
+import { z } from 'zod'
 import { openPair, type RefineInput, readEncoderPair, refineItems, settingsDrift } from '../encoder/index.ts'
 import { InputError } from '../support/errors.ts'
 import { fileError } from '../support/files.ts'
@@ -27,7 +28,7 @@ export function register(program: Command): void {
     .summary('keep the regions of a passage that answer a question')
     .description(
       'Cuts passages into sentences, scores every region of their trees against the question and prints what refinement keeps.\n' +
-        'The input is a text file, or JSON: an item {"title", "text"} or a list of items. "-" reads standard input.',
+        'The input is a text file, or JSON: an item {"title", "text"}, a list of items, or one a line. "-" reads standard input.',
     )
     .requiredOption('--encoder <folder>', 'exported node encoder, or a checkpoint; folder or Hugging Face id')
     .option('--adapter <folder>', 'LoRA adapter over a checkpoint, as runs/name/adapter')
@@ -51,12 +52,18 @@ Example:
 
 async function run(flags: Flags): Promise<void> {
   const out = createOutput({ json: flags.json })
-  const items = await readItems(flags.input)
+  if (flags.query.trim() === '') throw new InputError('The question is empty; give it with --query.')
+  const items = await readItems(flags.input, out.warn)
   const { adapter, queryEncoder } = flags
   const pair = await readEncoderPair(flags.encoder, { adapter, queryEncoder, onProgress: out.progress })
   for (const difference of settingsDrift(pair.settings)) out.warn(`${difference}.`)
   const encoders = await openPair(pair, flags.threads === undefined ? {} : { threads: flags.threads })
   try {
+    const { profile, tokenizer } = encoders.query
+    if (tokenizer.encode(profile.prompts.query + flags.query).truncated)
+      out.warn(
+        `the question is longer than the query encoder takes; what follows ${tokenizer.maxLength} tokens is cut.`,
+      )
     const settings = {
       title: flags.title ?? pair.settings.title,
       branching: flags.branching ?? pair.settings.branching,
@@ -74,35 +81,97 @@ async function run(flags: Flags): Promise<void> {
   }
 }
 
-/** Plain text is one passage; a file that starts as a JSON object or list is an item or several. */
-async function readItems(input: string): Promise<RefineInput[]> {
+/** Plain text is one passage; a file that starts as a JSON object or list is an item or several, in a list or one a line. */
+async function readItems(input: string, warn: (text: string) => void): Promise<RefineInput[]> {
   const file = input === '-' ? 'standard input' : input
-  const text =
+  const read =
     input === '-'
       ? await readStream(process.stdin)
       : await readFile(input, 'utf8').catch((error: unknown) => {
           throw fileError(error, 'cannot read the input', input)
         })
+  const text = read.replace(/^\uFEFF/, '')
   if (text.trim() === '') throw new InputError('There is no text to refine.', { file })
-  if (!input.endsWith('.json') && !/^\s*(\{|\[\s*[{"])/.test(text)) return [text]
-  let value: unknown
-  try {
-    value = JSON.parse(text)
-  } catch (error) {
-    if (!input.endsWith('.json')) return [text]
-    throw new InputError(`The file is not valid JSON (${(error as Error).message}).`, { file }, error)
+  const named = /\.jsonl?$/.test(input)
+  if (!named && !/^\s*(\{|\[\s*[{"])/.test(text)) return [text]
+  const list = named ? parseItems(text, file) : tryParse(text)
+  if (list === undefined) {
+    warn(`${file} begins like JSON but is not; it is taken for a plain text.`)
+    return [text]
   }
-  const list = Array.isArray(value) ? value : [value]
+  if (list.length === 0) throw new InputError('There is no item to refine.', { file })
   return list.map((entry: unknown, i) => {
     if (typeof entry === 'string') return entry
-    const item = entry as { text?: unknown; title?: unknown; modality?: unknown } | null
-    if (typeof item !== 'object' || item === null || typeof item.text !== 'string')
-      throw new InputError(
-        `Item ${i + 1} has no "text"${item !== null && typeof item === 'object' && item.modality !== undefined && item.modality !== 'text' ? `: only text items are refined so far, not "${String(item.modality)}"` : ''}; expected {"title"?, "text"}.`,
-        { file },
-      )
-    if (item.title !== undefined && typeof item.title !== 'string')
-      throw new InputError(`The "title" of item ${i + 1} is no text.`, { file })
-    return item as RefineInput
+    const { modality } = (entry ?? {}) as { modality?: unknown }
+    if (modality !== undefined && modality !== 'text')
+      throw new InputError(`Item ${i + 1} is of the modality ${JSON.stringify(modality)}; only "text" is refined.`, {
+        file,
+      })
+    const parsed = itemSchema.safeParse(entry)
+    if (parsed.success) return parsed.data
+    const place = parsed.error.issues[0]?.path.join('.') ?? ''
+    throw new InputError(
+      `Item ${i + 1}${place === '' ? '' : `, "${place}"`}: expected {"id"?, "title"?, "text", "sentences"?: [[start, end], …]}.`,
+      { file },
+    )
   })
+}
+
+/** What may be absent may be null too, as `jq '{title, text}'` writes it. */
+const optional = <T>(type: z.ZodType<T>) => type.nullish().transform((value) => value ?? undefined)
+
+const itemSchema = z
+  .object({
+    id: optional(z.union([z.string(), z.number().transform(String)])),
+    title: optional(z.string()),
+    text: z.string(),
+    sentences: optional(z.array(z.tuple([z.number().int(), z.number().int()]))),
+  })
+  .transform(
+    ({ id, title, text, sentences }): Exclude<RefineInput, string> => ({
+      ...(id !== undefined && { id }),
+      ...(title !== undefined && { title }),
+      text,
+      ...(sentences !== undefined && { sentences }),
+    }),
+  )
+
+/** The items of a JSON document, a list being several; or of lines of JSON. */
+function parseItems(text: string, file: string): unknown[] {
+  try {
+    const value: unknown = JSON.parse(text)
+    return Array.isArray(value) ? value : [value]
+  } catch (error) {
+    const lines = text.split('\n')
+    const full = lines.flatMap((line, i) => (line.trim() === '' ? [] : [{ line, number: i + 1 }]))
+    const first = full[0] as { line: string }
+    // a document over several lines does not begin with a whole value
+    if (!file.endsWith('.jsonl') && !isJson(first.line))
+      throw new InputError(`The file is not valid JSON (${(error as Error).message}).`, { file }, error)
+    return full.map(({ line, number }): unknown => {
+      try {
+        return JSON.parse(line)
+      } catch (cause) {
+        throw new InputError(`not valid JSON (${(cause as Error).message}).`, { file, line: number }, cause)
+      }
+    })
+  }
+}
+
+function isJson(text: string): boolean {
+  try {
+    JSON.parse(text)
+    return true
+  } catch {
+    return false
+  }
+}
+
+/** What may be JSON, or a text that begins like it. */
+function tryParse(text: string): unknown[] | undefined {
+  try {
+    return parseItems(text, '')
+  } catch {
+    return undefined
+  }
 }

@@ -181,8 +181,8 @@ export async function readAdapter(folder: string, profile: EncoderProfile): Prom
         `The module ${module.module} has lora_${a === undefined ? 'B' : 'A'} but no lora_${a === undefined ? 'A' : 'B'}.`,
         { file: tensorFile },
       )
-    const rank = patterned(config.rank_pattern, module.module) ?? config.r
-    const alpha = patterned(config.alpha_pattern, module.module) ?? config.lora_alpha
+    const rank = patterned(config.rank_pattern, module.module, configFile) ?? config.r
+    const alpha = patterned(config.alpha_pattern, module.module, configFile) ?? config.lora_alpha
     checkShape(a, stored.tensors.get(a) as StoredTensor, [rank, module.inputs], tensorFile, profile)
     checkShape(b, stored.tensors.get(b) as StoredTensor, [module.outputs, rank], tensorFile, profile)
     tensors.set(loraA(module.module), await stored.readTensor(a))
@@ -241,9 +241,20 @@ function matchKeys(stored: string[], modules: readonly LinearModule[], file: str
 }
 
 /** PEFT's rule: a pattern is matched against the end of the module path, from the start or after a dot. */
-function patterned(patterns: Record<string, number> | null | undefined, module: string): number | undefined {
-  for (const [pattern, value] of Object.entries(patterns ?? {}))
-    if (new RegExp(`^(?:.*\\.)?(?:${pattern})$`).test(module)) return value
+function patterned(
+  patterns: Record<string, number> | null | undefined,
+  module: string,
+  file: string,
+): number | undefined {
+  for (const [pattern, value] of Object.entries(patterns ?? {})) {
+    let expression: RegExp
+    try {
+      expression = new RegExp(`^(?:.*\\.)?(?:${pattern})$`)
+    } catch (error) {
+      throw new InputError(`The pattern "${pattern}" is no regular expression.`, { file }, error)
+    }
+    if (expression.test(module)) return value
+  }
   return undefined
 }
 

@@ -59,7 +59,7 @@ export async function openWeights(
   profile: EncoderProfile,
 ): Promise<{ weights: Map<string, Tensor | ExternalTensor>; folder: string; stored: Safetensors }> {
   architecture(profile)
-  const stored = await openSafetensors(profile.weightFiles.length === 1 ? profile.weights : profile.modelFolder)
+  const stored = await openSafetensors(profile.modelFolder)
   const weights = new Map<string, Tensor | ExternalTensor>()
   for (const [name, { dtype }] of stored.tensors)
     if (dtype === 'F32' || dtype === 'F16' || dtype === 'BF16') weights.set(name, stored.external(name))

@@ -107,6 +107,26 @@ export function checkQueryEncoder(settings: CanopySettings, query: EncoderProfil
 }
 
 /**
+ * Refuses a node encoder whose own files say otherwise than its canopy.json what precedes a node's text and where it is cut.
+ *
+ * @param file the canopy.json that `settings` came from, for the message
+ * @throws InputError naming what differs
+ */
+export function checkNodeEncoder(settings: CanopySettings, encoder: EncoderProfile, file: string): void {
+  const { prompts, maxLength } = settings
+  const differs: string[] = []
+  if (prompts.node !== encoder.prompts.node)
+    differs.push(`the prompt of a node was ${JSON.stringify(prompts.node)}, is ${JSON.stringify(encoder.prompts.node)}`)
+  if (maxLength !== encoder.maxLength)
+    differs.push(`the maximum length was ${maxLength} tokens, is ${encoder.maxLength}`)
+  if (differs.length === 0) return
+  throw new InputError(
+    `The encoder in ${encoder.folder} does not embed nodes as it was trained to: ${differs.join('; ')}. Export it again, or restore its files.`,
+    { file },
+  )
+}
+
+/**
  * What differs between the settings a node encoder was trained with and this version of the toolkit (how sentences are found, how
  * nodes are written out): sentences for a warning, none when all is the same.
  */

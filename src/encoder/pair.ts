@@ -2,7 +2,14 @@ import { join, resolve } from 'node:path'
 import { InputError } from '../support/errors.ts'
 import { exists } from '../support/files.ts'
 import { readAdapter } from './adapter.ts'
-import { CANOPY_FILE, type CanopySettings, canopySettings, checkQueryEncoder, readCanopySettings } from './canopy.ts'
+import {
+  CANOPY_FILE,
+  type CanopySettings,
+  canopySettings,
+  checkNodeEncoder,
+  checkQueryEncoder,
+  readCanopySettings,
+} from './canopy.ts'
 import { type EncoderProfile, readEncoder } from './checkpoint.ts'
 import { type Embedder, type EmbedderOptions, openEmbedder } from './embed.ts'
 import { type HubOptions, locateEncoder, QUERY_FOLDER } from './hub.ts'
@@ -33,7 +40,8 @@ export interface PairOptions extends Omit<HubOptions, 'revision'> {
  * Reads a node encoder and its query encoder.
  *
  * @param encoder folder, or Hugging Face id with an optional `@revision`
- * @throws InputError when f0 is not the one the node encoder was trained with, or cannot be told
+ * @throws InputError when f0 is not the one the node encoder was trained with, or cannot be told; when the node encoder's files do
+ *   not fit its canopy.json
  */
 export async function readEncoderPair(encoder: string, options: PairOptions = {}): Promise<EncoderPair> {
   const read = async (name: string): Promise<EncoderProfile> => {
@@ -45,7 +53,11 @@ export async function readEncoderPair(encoder: string, options: PairOptions = {}
   const settingsFolder = options.adapter ?? profile.folder
   const known = await readCanopySettings(settingsFolder)
   const query = await readQueryEncoder(profile, options, known, read)
-  if (known !== undefined) checkQueryEncoder(known, query, join(resolve(settingsFolder), CANOPY_FILE))
+  if (known !== undefined) {
+    const file = join(resolve(settingsFolder), CANOPY_FILE)
+    checkNodeEncoder(known, profile, file)
+    checkQueryEncoder(known, query, file)
+  }
   return {
     encoder: profile,
     adapter,

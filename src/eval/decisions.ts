@@ -4,23 +4,8 @@ import { enteredChildren } from '../refine/index.ts'
 import { getOrMake } from './maps.ts'
 import { indexOfNodes, scoreOf } from './scored.ts'
 
-/**
- * Where the gold lies below a decision node. `full`: everywhere, the node is to be kept. Otherwise, by its gold-overlapping
- * children: `left` only the first, `right` only the last, `both` every one, `some` any other choice (more than two children).
- */
-export type DecisionCase = 'left' | 'right' | 'both' | 'full' | 'some'
-export const DECISION_CASES: readonly DecisionCase[] = ['left', 'right', 'both', 'full', 'some']
-
-export function decisionCase({ node, full, gold }: DecisionNode): DecisionCase {
-  if (full) return 'full'
-  if (gold.length === node.children.length) return 'both'
-  if (gold.length > 1) return 'some'
-  if (gold[0] === node.children[0]) return 'left'
-  return gold[0] === node.children.at(-1) ? 'right' : 'some'
-}
-
 /** The children that gold asks refinement to enter at a decision node; none: the node is to be kept whole. */
-export function childrenToEnter({ full, gold }: DecisionNode): TreeNode[] {
+function childrenToEnter({ full, gold }: DecisionNode): TreeNode[] {
   return full ? [] : gold
 }
 
@@ -111,7 +96,7 @@ export interface Accuracy {
 }
 
 /**
- * Decision, edge and pair accuracy of scored trees, without intervals: what model selection during training looks at.
+ * Decision, edge and pair accuracy of scored trees, without intervals: what the self-check of an export looks at.
  * `mean` is the plain mean of the benchmarks' own accuracies (NaN ones left out).
  */
 export function accuracyOf(

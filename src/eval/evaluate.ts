@@ -14,11 +14,11 @@ import {
   renderNode,
   SEGMENTER_VERSION,
 } from '../hierarchy/index.ts'
+import { decisionCase } from '../preferences/index.ts'
 import { InputError } from '../support/errors.ts'
 import { atomicFolder, fileError, openLineWriter, writeFileAtomic } from '../support/files.ts'
 import type { Progress } from '../support/progress.ts'
 import { permuteQuestions } from './controls.ts'
-import { decisionCase } from './decisions.ts'
 import { type Estimates, estimate, RESAMPLES } from './estimates.ts'
 import { addLevels, type LevelScores, levelMedians } from './levels.ts'
 import { appendLook, countLooks, type LookCount } from './looks.ts'
@@ -310,7 +310,8 @@ interface PendingItem {
 interface PendingQuestion {
   question: Question
   place: { file: string; line: number }
-  items: { entry: GoldEntry | undefined; item: PendingItem }[]
+  /** `entries`: the question's gold in the item; none for an item that was only retrieved. */
+  items: { entries: GoldEntry[]; item: PendingItem }[]
   retrieved: boolean
 }
 
@@ -339,11 +340,12 @@ async function* scoreQuestions(
     for await (const { question, line } of dataset.questions(split)) {
       signal?.throwIfAborted()
       const retrieved = question.retrieved !== undefined && options.retrieved !== false
-      const entries = new Map<string, GoldEntry | undefined>(question.gold.map((entry) => [entry.item, entry]))
-      if (retrieved) for (const id of question.retrieved ?? []) if (!entries.has(id)) entries.set(id, undefined)
+      const entriesOf = new Map<string, GoldEntry[]>()
+      for (const entry of question.gold) getOrMake(entriesOf, entry.item, (): GoldEntry[] => []).push(entry)
+      if (retrieved) for (const id of question.retrieved ?? []) getOrMake(entriesOf, id, () => [])
       const place = { file: join(dataset.folder, 'questions.jsonl'), line }
       const waiting: PendingQuestion = { question, place, items: [], retrieved }
-      for (const [id, entry] of entries) {
+      for (const [id, entries] of entriesOf) {
         let item = items.get(id)
         if (item === undefined) {
           const hierarchy = buildHierarchy(await dataset.item(id), branching)
@@ -358,7 +360,7 @@ async function* scoreQuestions(
           items.set(id, item)
           for (const node of hierarchy.nodes) texts.push(renderNode(hierarchy, node, { title }))
         }
-        waiting.items.push({ entry, item })
+        waiting.items.push({ entries, item })
       }
       pending.push(waiting)
       if (texts.length >= batchNodes) yield* flush()
@@ -406,11 +408,11 @@ async function* scoreBatch(
     const own = queryAt.get(question.question)!
     const partner = partnerOf(question)
     let droppedAnnotations = 0
-    const instances = items.map(({ entry, item }): ScoredInstance => {
+    const instances = items.map(({ entries, item }): ScoredInstance => {
       const { hierarchy, offset, headerTokens, leafTokens } = item
       const { nodes, root } = hierarchy
-      const marked = entry && placed(place, () => goldLeaves(hierarchy, entry))
-      droppedAnnotations += marked?.dropped.length ?? 0
+      const marked = entries.map((entry) => placed(place, () => goldLeaves(hierarchy, entry)))
+      for (const { dropped } of marked) droppedAnnotations += dropped.length
       const scores: ScoredInstance['scores'] = { frozen: cosines(own, frozenNodes.embeddings, offset, nodes.length) }
       if (tunedNodes !== undefined) {
         scores['fine-tuned'] = cosines(own, tunedNodes.embeddings, offset, nodes.length)
@@ -423,11 +425,11 @@ async function* scoreBatch(
         question: id,
         item: hierarchy.item.id,
         source,
-        role: entry === undefined ? 'other' : 'gold',
+        role: entries.length === 0 ? 'other' : 'gold',
         retrieved,
         root,
         nodes,
-        gold: marked?.gold ?? hierarchy.leaves.map(() => false),
+        gold: hierarchy.leaves.map((_, leaf) => marked.some(({ gold }) => gold[leaf])),
         leafTokens,
         headerTokens,
         truncated: nodes.map((_, i) => truncated[offset + i]!),

@@ -1,8 +1,8 @@
 import type { TreeNode } from '../hierarchy/index.ts'
-import { decisionNodes, type PairKind } from '../preferences/index.ts'
+import { DECISION_CASES, decisionCase, decisionNodes, type PairKind } from '../preferences/index.ts'
 import { refine } from '../refine/index.ts'
 import { blindScores } from './controls.ts'
-import { countPairs, decisionCase, type JudgedDecision, judgeDecisions } from './decisions.ts'
+import { countPairs, type JudgedDecision, judgeDecisions } from './decisions.ts'
 import {
   checkInstance,
   type EncoderName,
@@ -49,7 +49,7 @@ export const METRICS: readonly Metric[] = [
   ...share('decisions', ['decision_accuracy'], 'decision nodes'),
   ...share(
     'decisions',
-    ['left', 'right', 'both', 'full', 'some'].map((c) => `decision_accuracy_${c}`),
+    DECISION_CASES.map((c) => `decision_accuracy_${c}`),
     'decision nodes of the case',
   ),
   ...share('decisions', ['edge_accuracy'], 'parent-child comparisons'),

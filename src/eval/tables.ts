@@ -1,11 +1,12 @@
 import { stringify } from 'csv-stringify/sync'
+import { DECISION_CASES } from '../preferences/index.ts'
 import type { Estimate, Estimates } from './estimates.ts'
 import type { LevelMedian } from './levels.ts'
 import type { LookCount } from './looks.ts'
 import { METRICS, type Metric } from './metrics.ts'
 import type { Overlap } from './overlap.ts'
 import { PAPER } from './paper.ts'
-import { ENCODERS, type EncoderName, type ModelEncoder } from './scored.ts'
+import { ENCODERS, type EncoderName, MODEL_ENCODERS, type ModelEncoder } from './scored.ts'
 
 /** What was counted on the way, by benchmark. */
 export interface BenchmarkCounts {
@@ -51,9 +52,12 @@ export interface Evaluation {
   notes: string[]
 }
 
-/** A table as comma-separated values: `benchmark,encoder,n`, then every metric with its `_lo` and `_hi`; empty where undefined. */
+/**
+ * A table as comma-separated values: `benchmark,encoder,n`, then every metric with its `_lo` and `_hi`; empty where undefined. The
+ * share of truncated nodes stands in each.
+ */
 export function csvTable(estimates: Estimates, table: Metric['table']): string {
-  const metrics = METRICS.filter((metric) => metric.table === table)
+  const metrics = METRICS.filter((metric) => metric.table === table || metric.name === 'truncated_nodes')
   const counter = table === 'decisions' ? 'decision_accuracy' : 'pruned_item_rate'
   const rows = eachRow(estimates).map(({ benchmark, encoder, metrics: values }) => [
     benchmark,
@@ -124,8 +128,18 @@ export function summaryMarkdown(estimates: Estimates, evaluation: Evaluation): s
   )
   parts.push(
     markdownTable(
-      ['benchmark', 'encoder', 'all', 'fully-gold', 'gold-child', 'non-gold-child', 'sibling-separation'],
-      rowsOf(estimates, shown, ['pair_accuracy', ...PAIR_METRICS], (encoder) => MODELS.includes(encoder)),
+      [
+        ...['benchmark', 'encoder', 'all', 'fully-gold', 'gold-child', 'non-gold-child', 'sibling-separation'],
+        'truncated nodes',
+      ],
+      eachRow(estimates, shown)
+        .filter(({ encoder }) => (MODEL_ENCODERS as readonly string[]).includes(encoder))
+        .map(({ benchmark, encoder, metrics }) => [
+          benchmark,
+          encoder,
+          ...['pair_accuracy', ...PAIR_METRICS].map((name) => withInterval(metrics[name])),
+          percent(metrics.truncated_nodes?.value),
+        ]),
     ),
   )
 
@@ -159,7 +173,7 @@ export function summaryMarkdown(estimates: Estimates, evaluation: Evaluation): s
     )
     parts.push(
       markdownTable(
-        ['benchmark', 'encoder', 'questions', 'on gold items', 'on other retrieved items', 'on all'],
+        ['benchmark', 'encoder', 'questions', 'on gold items', 'on other retrieved items', 'on all', 'truncated nodes'],
         eachRow(estimates, withTokens).map(({ benchmark, encoder, metrics }) => [
           benchmark,
           encoder,
@@ -167,6 +181,7 @@ export function summaryMarkdown(estimates: Estimates, evaluation: Evaluation): s
           ...['tokens_gold', 'tokens_other', 'tokens_all'].map(
             (name) => `${tokens(metrics[name])} (${percent(metrics[`${name}_ratio`]?.value)})`,
           ),
+          percent(metrics.truncated_nodes?.value),
         ]),
       ),
     )
@@ -221,6 +236,7 @@ export function terminalTable(estimates: Estimates): string {
     'retained_tokens',
     'gold_recall',
     'gold_f1',
+    'truncated_nodes',
   ]
   const header = [
     'benchmark',
@@ -233,6 +249,7 @@ export function terminalTable(estimates: Estimates): string {
     'tokens',
     'recall',
     'F1',
+    'truncated',
   ]
   const rows = eachRow(estimates, shown).map(({ benchmark, encoder, metrics }) => [
     benchmark,
@@ -267,13 +284,11 @@ export function overlapText(overlap: Overlap | null | undefined): string {
     : `${counts} (${examples.map((source) => JSON.stringify(source)).join(', ')}${overlap.sources > examples.length ? ', …' : ''})`
 }
 
-const MODELS: readonly EncoderName[] = ['frozen', 'fine-tuned', 'permuted']
 const ROLE_NAMES: Record<string, string> = {
   query: 'Query encoder',
   frozen: 'Frozen node encoder',
   'fine-tuned': 'Fine-tuned node encoder',
 }
-const CASES = ['left', 'right', 'both', 'full', 'some']
 const PAIR_METRICS = ['fully_gold', 'gold_child', 'non_gold_child', 'sibling_separation'].map(
   (k) => `pair_accuracy_${k}`,
 )
@@ -306,19 +321,8 @@ function eachRow({ benchmarks }: Estimates, names: readonly string[] = Object.ke
   )
 }
 
-function rowsOf(
-  estimates: Estimates,
-  names: readonly string[],
-  metrics: readonly string[],
-  wanted: (encoder: EncoderName) => boolean = () => true,
-): string[][] {
-  return eachRow(estimates, names)
-    .filter(({ encoder }) => wanted(encoder))
-    .map((row) => [row.benchmark, row.encoder, ...metrics.map((name) => withInterval(row.metrics[name]))])
-}
-
 function decisionsTable(estimates: Estimates, name: string): string {
-  const cases = CASES.filter((c) =>
+  const cases = DECISION_CASES.filter((c) =>
     Object.values(estimates.benchmarks[name]!).some((m) => (m[`decision_accuracy_${c}`]?.n ?? 0) > 0),
   )
   return markdownTable(

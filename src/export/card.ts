@@ -44,6 +44,9 @@ const encoder = await openEncoder('this/folder'${bundled ? '' : `, { queryEncode
 const [item] = await encoder.refine(question, [{ title, text }])
 \`\`\`
 
+transformers.js takes the closing [SEP] off a text that is over the limit, so that its embedding differs there; cut such texts
+before, or embed them with canopy-encoder, sentence-transformers or your own call of ONNX Runtime.
+
 ## Measured
 
 Against the trained graph, ${check.texts} texts of which ${check.truncated} over-long: smallest cosine ${check.minCosine.toFixed(7)},

@@ -1,7 +1,8 @@
-import { copyFile, mkdir, readFile, writeFile } from 'node:fs/promises'
-import { basename, dirname, join, relative, resolve } from 'node:path'
+import { copyFile, mkdir, readdir, readFile, realpath, writeFile } from 'node:fs/promises'
+import { basename, dirname, isAbsolute, join, relative, resolve, sep } from 'node:path'
 import {
   type Adapter,
+  CANOPY_FILE,
   type CanopySettings,
   type Embedder,
   type EncoderProfile,
@@ -9,6 +10,7 @@ import {
   QUERY_FOLDER,
   readEncoder,
 } from '../encoder/index.ts'
+import { type TrainingData, writeTrainingData } from '../eval/index.ts'
 import { InputError } from '../support/errors.ts'
 import { atomicFolder, exists } from '../support/files.ts'
 import type { Progress } from '../support/progress.ts'
@@ -30,40 +32,49 @@ export interface ExportOptions {
   bundle?: boolean | undefined
   /** Held-out items for the self-check. */
   instances?: readonly CheckInstance[] | undefined
+  /** What the adapter was trained on; goes into the folder, so that a later evaluation finds an overlap. */
+  trainingData?: TrainingData | undefined
   /** Markdown of the measured table for the model card. */
   table?: string | undefined
   /** The toolkit's version. */
   version: string
   threads?: number | undefined
   onProgress?: Progress | undefined
+  signal?: AbortSignal | undefined
 }
 
 /**
  * Merges the adapter, writes the encoder's folder and checks it against the trained encoder; only then does the folder get its
  * name.
  *
- * @throws InputError when the written files do not give what was trained, or cannot be written
+ * @throws InputError when the written files do not give what was trained, or cannot be written; when something stands at
+ * `output` that is not an export, or that this one is made from
  */
 export async function exportEncoder(options: ExportOptions): Promise<SelfCheck> {
-  const { encoder, adapter, queryEncoder, settings, onProgress } = options
+  const { encoder, adapter, queryEncoder, settings, onProgress, signal } = options
   if (encoder.kind !== 'checkpoint')
     throw new InputError('Only checkpoints are exported; this folder holds an ONNX graph already.', {
       file: encoder.folder,
     })
   const output = resolve(options.output)
-  const inside = relative(output, encoder.folder)
-  if (inside === '' || !inside.startsWith('..'))
-    throw new InputError('The export would overwrite the encoder it is made from. Choose another --output.', {
-      file: output,
-    })
-  if ((await exists(output)) && !(await exists(join(output, 'canopy.json'))))
-    throw new InputError('The folder exists and holds no exported encoder. Choose another --output.', { file: output })
+  for (const source of [encoder, queryEncoder])
+    if (await liesIn(output, source.folder))
+      throw new InputError('The export would replace an encoder that it is made from. Choose another --output.', {
+        file: output,
+      })
+  if (!(await mayBeReplaced(output)))
+    throw new InputError(
+      'What stands there is not an exported encoder, and is not replaced by one. Choose another --output.',
+      { file: output },
+    )
 
   return atomicFolder(output, async (temporary) => {
     onProgress?.({ phase: 'writing', done: 0, total: 1 })
     await writeEncoderFolder(temporary, encoder, adapter, settings, options.version)
     if (options.bundle) await copyEncoder(queryEncoder, join(temporary, QUERY_FOLDER))
+    if (options.trainingData !== undefined) await writeTrainingData(temporary, options.trainingData)
     onProgress?.({ phase: 'writing', done: 1, total: 1 })
+    signal?.throwIfAborted()
 
     const check = await checkFolder(temporary, options)
     const wrong = failures(check)
@@ -73,8 +84,28 @@ export async function exportEncoder(options: ExportOptions): Promise<SelfCheck> 
       })
     const card = { profile: encoder, settings, check, table: options.table, bundled: options.bundle ?? false }
     await writeFile(join(temporary, 'README.md'), modelCard(card))
+    signal?.throwIfAborted()
     return check
   })
+}
+
+async function liesIn(folder: string, path: string): Promise<boolean> {
+  const real = (p: string): Promise<string> => realpath(p).catch(() => resolve(p))
+  const inside = relative(await real(folder), await real(path))
+  return inside !== '..' && !inside.startsWith(`..${sep}`) && !isAbsolute(inside)
+}
+
+/** Nothing, an empty folder, or an earlier export: canopy.json lies beside adapters too, but lists the weights only here. */
+async function mayBeReplaced(output: string): Promise<boolean> {
+  if (!(await exists(output))) return true
+  const names = await readdir(output).catch(() => [''])
+  if (names.length === 0) return true
+  try {
+    const canopy = JSON.parse(await readFile(join(output, CANOPY_FILE), 'utf8')) as Partial<CanopySettings> | null
+    return canopy?.files !== undefined
+  } catch {
+    return false
+  }
 }
 
 async function checkFolder(folder: string, options: ExportOptions): Promise<SelfCheck> {
@@ -94,6 +125,7 @@ async function checkFolder(folder: string, options: ExportOptions): Promise<Self
       query: await open(queryEncoder),
       instances: options.instances ?? [],
       title: options.settings.title,
+      signal: options.signal,
     })
     onProgress?.({ phase: 'self-check', done: 1, total: 1 })
     return check

@@ -54,12 +54,14 @@ export async function selfCheck(options: {
   query: Embedder
   instances: readonly CheckInstance[]
   title: boolean
+  signal?: AbortSignal | undefined
 }): Promise<SelfCheck> {
   const { trained, exported, query, instances, title } = options
+  const run = options.signal === undefined ? {} : { signal: options.signal }
   const place = instances.map(({ hierarchy }) => hierarchy.nodes.map((node) => renderNode(hierarchy, node, { title })))
   const texts = [...new Set([...place.flat(), ...builtInTexts(trained)])]
-  const a = await trained.embedTexts(texts, 'node')
-  const b = await exported.embedTexts(texts, 'node')
+  const a = await trained.embedTexts(texts, 'node', run)
+  const b = await exported.embedTexts(texts, 'node', run)
   const check: SelfCheck = {
     texts: texts.length,
     truncated: a.truncated.filter(Boolean).length,
@@ -70,6 +72,7 @@ export async function selfCheck(options: {
   const queries = await query.embedTexts(
     instances.map((instance) => instance.question),
     'query',
+    run,
   )
   const row = new Map(texts.map((text, i) => [text, i]))
   const scoredBy = (embeddings: Float32Array, same: Int32Array): ScoredTree[] =>

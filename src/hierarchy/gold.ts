@@ -1,6 +1,6 @@
 import { InputError } from '../support/errors.ts'
 import { type Hierarchy, unsupportedModality } from './hierarchy.ts'
-import { locateQuote } from './text.ts'
+import { locateQuote, trimSpan } from './text.ts'
 import type { GoldEntry, TextItem } from './types.ts'
 
 /** An annotation that marks no leaf, and why. */
@@ -40,7 +40,7 @@ function textGold(item: TextItem, leaves: [number, number][], entry: Exclude<Gol
   const dropped: DroppedAnnotation[] = []
   if ('quotes' in entry) {
     for (const quote of entry.quotes) {
-      const span = trimmed(text, locateQuote(text, quote))
+      const span = trimSpan(text, locateQuote(text, quote))
       markOverlapping(gold, leaves, span)
     }
     return { gold, dropped }
@@ -59,19 +59,12 @@ function textGold(item: TextItem, leaves: [number, number][], entry: Exclude<Gol
     if (end < start) dropped.push({ reason: 'span ends before it starts', annotation })
     else if (start >= text.length || end <= 0) dropped.push({ reason: 'span outside the text', annotation })
     else {
-      const span = trimmed(text, [Math.max(0, start), Math.min(text.length, end)])
+      const span = trimSpan(text, [Math.max(0, start), Math.min(text.length, end)])
       if (span[0] < span[1]) markOverlapping(gold, leaves, span)
       else dropped.push({ reason: start === end ? 'empty span' : 'span of white space only', annotation })
     }
   }
   return { gold, dropped }
-}
-
-/** The span without the white space at its ends. */
-function trimmed(text: string, [start, end]: [number, number]): [number, number] {
-  const inside = text.slice(start, end)
-  const from = start + inside.length - inside.trimStart().length
-  return [from, Math.max(from, start + inside.trimEnd().length)]
 }
 
 /** Marks the leaves `[a, b)` with max(a, start) < min(b, end); leaves are in order, so a binary search finds the first. */

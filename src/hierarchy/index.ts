@@ -3,16 +3,14 @@ export { buildHierarchy, type Hierarchy, unsupportedModality } from './hierarchy
 export { leafExtents } from './leaves.ts'
 export { RENDERING_VERSION, type RenderOptions, renderContent, renderHeader, renderNode } from './render.ts'
 export { SEGMENTER_VERSION, segmentSentences } from './segment.ts'
-export { locateQuote, type OffsetUnit, toUtf16Offsets } from './text.ts'
+export {
+  locateQuote,
+  type OffsetUnit,
+  splitsCharacter,
+  textLength,
+  toUtf16Offsets,
+  trimSpan,
+  UNIT_NAMES,
+} from './text.ts'
 export { buildTree, nodeKey, preOrder } from './tree.ts'
-export type {
-  GoldEntry,
-  ImageItem,
-  Item,
-  Modality,
-  Question,
-  TableItem,
-  TextItem,
-  TreeNode,
-  VideoItem,
-} from './types.ts'
+export type { GoldEntry, ImageItem, Item, Question, TableItem, TextItem, TreeNode, VideoItem } from './types.ts'

@@ -1,5 +1,6 @@
 import { InputError } from '../support/errors.ts'
 import { segmentSentences } from './segment.ts'
+import { splitsCharacter } from './text.ts'
 import type { TextItem } from './types.ts'
 
 /**
@@ -58,9 +59,4 @@ function requireWhiteSpace(item: TextItem, from: number, to: number, where: stri
   throw new InputError(
     `The sentences of item "${item.id}" leave out ${JSON.stringify(shown)} at [${from}, ${to}), ${where}; only white space may lie between sentences.`,
   )
-}
-
-/** Whether `offset` lies between the two halves of a surrogate pair. */
-function splitsCharacter(text: string, offset: number): boolean {
-  return offset > 0 && offset < text.length && (text.codePointAt(offset - 1) ?? 0) > 0xffff
 }

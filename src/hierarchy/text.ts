@@ -33,14 +33,32 @@ export function toUtf16Offsets(text: string, unit: OffsetUnit, spans: readonly [
   return spans.map(([start, end]) => [converted.get(start)!, converted.get(end)!])
 }
 
-const UNIT_NAMES: Record<OffsetUnit, string> = { utf16: 'UTF-16 code units', codepoint: 'code points', byte: 'bytes' }
+/** What messages call a unit. */
+export const UNIT_NAMES: Record<OffsetUnit, string> = {
+  utf16: 'UTF-16 code units',
+  codepoint: 'code points',
+  byte: 'bytes',
+}
 
-function textLength(text: string, unit: OffsetUnit): number {
+/** The length of a text in `unit`. */
+export function textLength(text: string, unit: OffsetUnit): number {
   if (unit === 'utf16') return text.length
   if (unit === 'byte') return Buffer.byteLength(text)
   let count = 0
   for (const _ of text) count++
   return count
+}
+
+/** Whether `offset` (UTF-16 code units) lies between the two halves of a surrogate pair. */
+export function splitsCharacter(text: string, offset: number): boolean {
+  return offset > 0 && offset < text.length && (text.codePointAt(offset - 1) ?? 0) > 0xffff
+}
+
+/** The span (UTF-16 code units) without the white space at its ends; empty where it holds nothing else. */
+export function trimSpan(text: string, [start, end]: [number, number]): [number, number] {
+  const inside = text.slice(start, end)
+  const from = start + inside.length - inside.trimStart().length
+  return [from, Math.max(from, start + inside.trimEnd().length)]
 }
 
 function utf8Length(code: number): number {

@@ -5,8 +5,6 @@ export interface TreeNode {
   children: TreeNode[]
 }
 
-export type Modality = 'text' | 'table' | 'image' | 'video'
-
 /** Offsets are UTF-16 code units into `text`. */
 export interface TextItem {
   id: string
@@ -44,7 +42,7 @@ export interface VideoItem {
   end: number
 }
 
-/** One retrieved unit . */
+/** One retrieved unit. */
 export type Item = TextItem | TableItem | ImageItem | VideoItem
 
 /** Where the evidence lies in one item; exactly one of the location fields is present. */

@@ -201,7 +201,10 @@ async function openFile(path: string): Promise<Part> {
     await handle.read(prefix, 0, 8, 0)
     const length = prefix.readBigUInt64LE()
     if (length > BigInt(MAX_HEADER_BYTES))
-      throw new InputError(`not a safetensors file: its header would take ${length} bytes`, place)
+      throw new InputError(
+        `not a safetensors file: its header would take ${length} bytes; download it again, for a page or a Git LFS pointer may stand in its place`,
+        place,
+      )
     const start = 8 + Number(length)
     if (start > size)
       throw new InputError(`the file is cut short: its header ends at byte ${start}, the file at ${size}`, place)

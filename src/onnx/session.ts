@@ -15,12 +15,6 @@ export interface SessionOptions {
   optimization?: 'disabled' | 'basic' | 'extended' | 'all'
   /** Execution providers in order of preference; the CPU where absent. */
   providers?: string[]
-  /** Keep freed memory for the next run (default). Without it runs are slower and hold less memory between them. */
-  arena?: boolean
-  /** Plan memory by the shapes of the first run with them. Off by default: batches here differ in shape. */
-  memoryPattern?: boolean
-  /** Writes an operator-level profile to a file that starts with this; `release()` completes it. */
-  profile?: string
 }
 
 /** A loaded graph. It holds native memory until it is released. */
@@ -49,12 +43,12 @@ export async function openSession(source: Graph | Uint8Array | string, options: 
     graphOptimizationLevel: options.optimization ?? 'all',
     executionMode: 'sequential',
     interOpNumThreads: 1,
-    enableCpuMemArena: options.arena ?? true,
-    enableMemPattern: options.memoryPattern ?? false,
+    enableCpuMemArena: true,
+    // Memory planned by the shapes of the first run would not fit the next: batches differ in shape.
+    enableMemPattern: false,
     // Failures arrive as exceptions; ONNX Runtime need not print them too.
     logSeverityLevel: 4,
     ...(options.threads === undefined ? {} : { intraOpNumThreads: options.threads }),
-    ...(options.profile === undefined ? {} : { enableProfiling: true, profileFilePrefix: options.profile }),
   }
   // Idle threads that spin cost a busy machine most of its speed, and give a quiet one a few percent.
   const session: Record<string, unknown> = { intra_op: { allow_spinning: '0' } }
@@ -133,7 +127,6 @@ function wrap(session: ort.InferenceSession, graph: Graph | undefined): Session 
     async release() {
       if (!open) return
       open = false
-      if (session.endProfiling !== undefined) session.endProfiling()
       await session.release()
     },
   }

@@ -13,7 +13,15 @@ import { InputError } from '../support/errors.ts'
 import { fileError, openLineWriter, syncFolder, temporaryName } from '../support/files.ts'
 import type { Progress } from '../support/progress.ts'
 import { PREFERENCES_SCHEMA, type PreferenceInstance, type PreferencesHeader } from './format.ts'
-import { type DecisionNode, decisionNodes, decisionPairs, type PairKind } from './pairs.ts'
+import {
+  DECISION_CASES,
+  type DecisionCase,
+  type DecisionNode,
+  decisionCase,
+  decisionNodes,
+  decisionPairs,
+  type PairKind,
+} from './pairs.ts'
 
 export interface BuildOptions {
   dataset: Dataset
@@ -37,12 +45,6 @@ export interface DroppedAnnotations {
 /** How many places of each reason a summary lists; the count is always complete. */
 const PLACES_KEPT = 100
 
-/**
- * What gold asks for at a decision node. Of binary trees: enter the `left` child, the `right`, `both`, or keep the `full`
- * node whole. Of trees with more branches: enter `some` children, `all`, or keep the `full` node whole.
- */
-export type DecisionCase = 'left' | 'right' | 'both' | 'some' | 'all' | 'full'
-
 export interface PreferenceSummary extends PreferencesHeader {
   output: string
   questions: number
@@ -53,6 +55,7 @@ export interface PreferenceSummary extends PreferencesHeader {
   mergedEntries: number
   /** Instances that give no pairs. */
   withoutPairs: { oneLeaf: number; noGoldLeaf: number }
+  /** By where the gold lies; `some` only of trees with more than two branches. */
   decisions: { total: number; cases: Partial<Record<DecisionCase, number>> }
   pairs: { total: number; kinds: Record<PairKind, number> }
   droppedAnnotations: { total: number; reasons: DroppedAnnotations[] }
@@ -136,7 +139,7 @@ async function buildInstance(
       }
     }
     const decisions = decisionNodes(hierarchy.root, (leaf) => gold[leaf]!)
-    count(summary, decisions, { oneLeaf: gold.length === 1, branching })
+    count(summary, decisions, gold.length === 1)
     return { question, item: itemId, ...indexedPairs(hierarchy.nodes, decisions) }
   } catch (error) {
     if (!(error instanceof InputError) || error.file !== undefined) throw error
@@ -158,14 +161,6 @@ function indexedPairs(preOrder: TreeNode[], decisions: DecisionNode[]): Pick<Pre
   }
 }
 
-/** What gold asks for at a decision node of a tree with that branching factor. */
-export function decisionCase({ node, full, gold, rest }: DecisionNode, branching: number): DecisionCase {
-  if (full) return 'full'
-  if (branching > 2) return rest.length === 0 ? 'all' : 'some'
-  if (rest.length === 0) return 'both'
-  return gold[0] === node.children[0] ? 'left' : 'right'
-}
-
 function emptySummary(header: PreferencesHeader, output: string): PreferenceSummary {
   return {
     ...header,
@@ -177,7 +172,9 @@ function emptySummary(header: PreferencesHeader, output: string): PreferenceSumm
     withoutPairs: { oneLeaf: 0, noGoldLeaf: 0 },
     decisions: {
       total: 0,
-      cases: header.branching === 2 ? { left: 0, right: 0, both: 0, full: 0 } : { some: 0, all: 0, full: 0 },
+      cases: Object.fromEntries(
+        DECISION_CASES.filter((name) => header.branching > 2 || name !== 'some').map((name) => [name, 0]),
+      ),
     },
     pairs: {
       total: 0,
@@ -187,16 +184,12 @@ function emptySummary(header: PreferencesHeader, output: string): PreferenceSumm
   }
 }
 
-function count(
-  summary: PreferenceSummary,
-  decisions: DecisionNode[],
-  { oneLeaf, branching }: { oneLeaf: boolean; branching: number },
-): void {
+function count(summary: PreferenceSummary, decisions: DecisionNode[], oneLeaf: boolean): void {
   summary.instances++
   if (oneLeaf) summary.withoutPairs.oneLeaf++
   else if (decisions.length === 0) summary.withoutPairs.noGoldLeaf++
   for (const decision of decisions) {
-    const key = decisionCase(decision, branching)
+    const key = decisionCase(decision)
     summary.decisions.total++
     summary.decisions.cases[key] = (summary.decisions.cases[key] ?? 0) + 1
     for (const { kind } of decisionPairs(decision)) {

@@ -1,14 +1,15 @@
 export {
   type BuildOptions,
   buildPreferences,
-  type DecisionCase,
   type DroppedAnnotations,
-  decisionCase,
   type PreferenceSummary,
 } from './build.ts'
 export { PREFERENCES_SCHEMA, type PreferenceInstance, type PreferencesHeader } from './format.ts'
 export {
+  DECISION_CASES,
+  type DecisionCase,
   type DecisionNode,
+  decisionCase,
   decisionNodes,
   decisionPairs,
   PAIR_KINDS,

@@ -69,6 +69,23 @@ export function decisionPairs({ node, full, gold, rest }: DecisionNode): Prefere
   ]
 }
 
+/**
+ * Where the gold lies below a decision node. `full`: everywhere, the node is to be kept. Otherwise, by its gold-overlapping
+ * children: `left` only the first, `right` only the last, `both` every one, `some` any other choice (more than two children).
+ */
+export type DecisionCase = 'left' | 'right' | 'both' | 'full' | 'some'
+
+/** The cases, in the order of every table. */
+export const DECISION_CASES: readonly DecisionCase[] = ['left', 'right', 'both', 'full', 'some']
+
+export function decisionCase({ node, full, gold }: DecisionNode): DecisionCase {
+  if (full) return 'full'
+  if (gold.length === node.children.length) return 'both'
+  if (gold.length > 1) return 'some'
+  if (gold[0] === node.children[0]) return 'left'
+  return gold[0] === node.children.at(-1) ? 'right' : 'some'
+}
+
 /** Number of gold leaves under a node, in constant time; asks about each leaf once. */
 function goldCounter(root: TreeNode, isGold: (leaf: number) => boolean): (node: TreeNode) => number {
   const before = new Uint32Array(root.to - root.from + 1)

@@ -8,6 +8,7 @@ import {
   packedTokens,
   packSequences,
   planBatches,
+  rowCosts,
 } from '../encoder/index.ts'
 import type { TrainableEncoder } from './engine.ts'
 
@@ -18,8 +19,8 @@ export async function loraEncoder(
   padId: number,
 ): Promise<TrainableEncoder> {
   const { weights, folder } = await openWeights(profile)
-  const hidden = profile.dimension
-  const pack = (sequences: Int32Array[]) => packSequences(sequences, undefined, { padId, hidden })
+  const costs = rowCosts(profile)
+  const pack = (sequences: Int32Array[]) => packSequences(sequences, undefined, { padId, ...costs })
   return {
     graph: packedEncoder(profile, weights, { lora }),
     externalFolder: folder,
@@ -31,7 +32,7 @@ export async function loraEncoder(
     batches: (sequences, tokenBudget) =>
       planBatches(
         sequences.map(({ length }) => length),
-        { tokenBudget, packed: true, hidden },
+        { tokenBudget, packed: true, ...costs },
       ),
   }
 }

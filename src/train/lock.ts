@@ -1,4 +1,4 @@
-import { link, mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
+import { link, mkdir, readFile, rename, rm, rmdir, writeFile } from 'node:fs/promises'
 import { hostname } from 'node:os'
 import { join, resolve } from 'node:path'
 import { InputError } from '../support/errors.ts'
@@ -20,15 +20,16 @@ const held = new Set<string>()
  * Takes the lock of a run folder (made if missing), so that no two processes train in it. A lock whose process is gone
  * expires.
  *
- * @returns a function that gives the lock back
+ * @returns a function that gives the lock back, and removes the folder if it was made for it and is still empty
  * @throws InputError naming the process that holds it
  */
 export async function lockRun(folder: string): Promise<() => Promise<void>> {
   const key = resolve(folder)
   const path = join(key, LOCK_FILE)
   const me: Holder = { pid: process.pid, host: hostname(), started: await startOf(process.pid) }
+  let made: string | undefined
   try {
-    await mkdir(key, { recursive: true })
+    made = await mkdir(key, { recursive: true })
     while (!(await create(path, me))) {
       const content = await readFile(path, 'utf8').catch(() => undefined)
       if (content === undefined) continue
@@ -43,6 +44,7 @@ export async function lockRun(folder: string): Promise<() => Promise<void>> {
   return async () => {
     held.delete(key)
     await rm(path, { force: true })
+    if (made !== undefined) await rmdir(key).catch(() => {})
   }
 }
 

@@ -133,6 +133,20 @@ async function lockedTrain(
   await clearTemporaries(folder)
   await clearTemporaries(paths.checkpoints)
   const resumed = options.resume ? await readCheckpoint(paths.checkpoints, fingerprint, shapes, warn) : undefined
+  const queries = await embedQuestions(queryEncoder, set, threads, onProgress, options.signal)
+  const tokenizer = await loadTokenizer(encoder)
+  const tokenise: Tokenise = (text) => tokenizer.encode(encoder.prompts.node + text)
+  const trainable = await loraEncoder(encoder, targets, tokenizer.padId)
+  const engine = await openEngine({
+    encoder: trainable,
+    queries,
+    loss: settings,
+    tokenBudget: settings.tokenBudget,
+    threads,
+  })
+  onClose(() => engine.close())
+
+  // only now that everything could be opened: a run that cannot begin leaves nothing
   if (resumed === undefined)
     await writeRunConfig(folder, {
       schema: 'canopy-run/1',
@@ -153,19 +167,6 @@ async function lockedTrain(
   await writeTrainingData(folder, set.trainingData)
   await writeHeldOut(folder, set, split.validation)
   await cutMetrics(paths.metrics, resumed?.step ?? -1)
-
-  const queries = await embedQuestions(queryEncoder, set, threads, onProgress, options.signal)
-  const tokenizer = await loadTokenizer(encoder)
-  const tokenise: Tokenise = (text) => tokenizer.encode(encoder.prompts.node + text)
-  const trainable = await loraEncoder(encoder, targets, tokenizer.padId)
-  const engine = await openEngine({
-    encoder: trainable,
-    queries,
-    loss: settings,
-    tokenBudget: settings.tokenBudget,
-    threads,
-  })
-  onClose(() => engine.close())
 
   const state = resumed ?? initialState(targets, settings.seed)
   const metrics = await openMetrics(paths.metrics)

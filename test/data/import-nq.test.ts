@@ -55,6 +55,14 @@ describe('importing long and short answers', () => {
     expect(questions[0]!.retrieved).toBeUndefined()
   })
 
+  it('takes a page without a title', async () => {
+    const gold = { title: '', long_answer: 'Ann sang.', short_answers: ['Ann'] }
+    const { questions, items } = await imported(lines(answered('', [], { nq_annotated_gold: gold })))
+    const [entry] = questions[0]!.gold
+    expect(items.get(entry!.item)).toMatchObject({ text: 'Ann sang.' })
+    expect(questions[0]!.source).toBe(entry!.item)
+  })
+
   it('looks at whole characters on either side, also beyond the basic plane', async () => {
     const { questions } = await imported(lines(answered('😀Ann😀 𝒜Ann Ann𝒜', ['Ann'])))
     const [entry] = questions[0]!.gold

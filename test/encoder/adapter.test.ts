@@ -4,6 +4,9 @@ import { describe, expect, it } from 'vitest'
 import {
   type Adapter,
   adapterHash,
+  CANOPY_FILE,
+  type CanopySettings,
+  canopySettings,
   defaultTargets,
   initialLora,
   linearModules,
@@ -15,6 +18,7 @@ import {
   readAdapter,
   readAdapterInfo,
   readEncoder,
+  readEncoderPair,
   selectTargets,
   writeAdapter,
 } from '../../src/encoder/index.ts'
@@ -209,12 +213,30 @@ describe('adapters on disk', () => {
     [{ bias: 'all' }, /"bias": "all" is not supported/],
     [{ modules_to_save: ['pooler'] }, /"modules_to_save".*not supported/],
     [{ r: 'four' }, /"r": /],
+    [{ rank_pattern: { 'query(': 4 } }, /"query\(" is no regular expression/],
   ])('are refused with settings that change what they compute: %j', async (config, message) => {
     await expect(readAdapter(await changed((key) => key, config), profile)).rejects.toThrow(message)
   })
 
   it('say what is missing', async () => {
     await expect(readAdapter(temporaryFolder(), profile)).rejects.toThrow(/adapter_config\.json: There is no such file/)
+  })
+})
+
+describe('canopy.json beside an adapter', () => {
+  it('has to fit the files of both encoders', async () => {
+    const folder = join(temporaryFolder(), 'adapter')
+    await writeAdapter(folder, adapterOver(['query']), profile)
+    const settings = canopySettings(profile, profile, { title: false, branching: 3 })
+    const read = (more: Partial<CanopySettings>) => {
+      writeFileSync(join(folder, CANOPY_FILE), JSON.stringify({ ...settings, ...more }))
+      return readEncoderPair(tinyBert('mean'), { adapter: folder })
+    }
+    expect((await read({})).settings).toEqual(settings)
+    await expect(read({ maxLength: 7 })).rejects.toThrow(/canopy\.json: .*maximum length was 7 tokens, is/)
+    await expect(read({ prompts: { ...settings.prompts, node: 'odd: ' } })).rejects.toThrow(/prompt .* was "odd: ", is/)
+    const other = { ...settings.queryEncoder, id: 'other', fingerprint: '0'.repeat(64) }
+    await expect(read({ queryEncoder: other })).rejects.toThrow(/trained with the query encoder other/)
   })
 })
 

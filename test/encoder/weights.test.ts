@@ -46,6 +46,15 @@ describe('weights', () => {
     await expect(readEncoder(folder)).rejects.toThrow(/part model-00002-of-00002\.safetensors.*is missing/)
   })
 
+  it('may lie in the only file of an index', async () => {
+    const folder = copy()
+    const name = 'model-00001-of-00001.safetensors'
+    const weightMap = Object.fromEntries([...(await tensorsOf(folder)).keys()].map((tensor) => [tensor, name]))
+    renameSync(join(folder, 'model.safetensors'), join(folder, name))
+    writeFileSync(join(folder, 'model.safetensors.index.json'), JSON.stringify({ weight_map: weightMap }))
+    expect(largestDifference(await embed(folder), node)).toBeLessThan(1e-5)
+  })
+
   it('may be symbolic links out of the folder, as in the Hugging Face cache', async () => {
     const folder = copy()
     const blobs = join(folder, '..', 'blobs')

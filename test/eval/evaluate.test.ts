@@ -330,6 +330,35 @@ describe('an evaluation', () => {
     expect(readdirSync(output)).toEqual(['thesis.txt'])
   })
 
+  it('merges the gold entries that a question has for one item', async () => {
+    const path = await writeArticles(join(folder, 'merged'), 'Articles', 10)
+    const questions = join(path, 'questions.jsonl')
+    const doubled = (first: number): string =>
+      readFileSync(questions, 'utf8')
+        .trimEnd()
+        .split('\n')
+        .map((line) => {
+          const question = JSON.parse(line)
+          const [entry] = question.gold
+          // a word at the item's beginning, and where the gold was: in one entry, or in two of either order
+          const spans = [[0, 3], ...entry.spans]
+          question.gold = first < 0 ? [{ ...entry, spans }] : spans.map((span) => ({ ...entry, spans: [span] }))
+          if (first === 1) question.gold.reverse()
+          return `${JSON.stringify(question)}\n`
+        })
+        .join('')
+    const contents = [doubled(-1), doubled(0), doubled(1)]
+    const tables: string[] = []
+    for (const [i, content] of contents.entries()) {
+      writeFileSync(questions, content)
+      const output = join(folder, `merged-out-${i}`)
+      await evaluate(optionsFor([path], output))
+      tables.push(readFileSync(join(output, 'decisions.csv'), 'utf8'))
+    }
+    expect(tables[1]).toBe(tables[0])
+    expect(tables[2]).toBe(tables[0])
+  })
+
   it('refuses a question that would count twice, an unknown split and a score that is no number', async () => {
     const output = join(folder, 'refused')
     await expect(evaluate(optionsFor([ten, ten], output))).rejects.toThrow(/questions\.jsonl:1: Question "q0".*twice/)

@@ -6,7 +6,6 @@ import {
   accuracyOf,
   blindScores,
   checkInstance,
-  decisionCase,
   ENCODERS,
   type EncoderName,
   METRICS,
@@ -14,7 +13,6 @@ import {
   type ScoredInstance,
 } from '../../src/eval/index.ts'
 import { buildTree, preOrder, type TreeNode } from '../../src/hierarchy/index.ts'
-import { decisionNodes } from '../../src/preferences/index.ts'
 import { sharedDir } from '../support/shared.ts'
 import { instanceOf, type PublishedNode, publishedTree } from './trees.ts'
 
@@ -136,28 +134,6 @@ describe('the metrics of one item', () => {
   })
 })
 
-describe('the case of a decision node', () => {
-  const caseOf = (gold: boolean[], branching: number): string =>
-    decisionCase(decisionNodes(buildTree(gold.length, branching), (leaf) => gold[leaf]!)[0]!)
-
-  it('says where the gold lies, whatever the branching factor', () => {
-    const [g, o] = [true, false]
-    expect([caseOf([g, o], 2), caseOf([o, g], 2), caseOf([g, g, g, o], 2), caseOf([g, g], 2)]).toEqual([
-      'left',
-      'right',
-      'both',
-      'full',
-    ])
-    expect([caseOf([g, o, o], 3), caseOf([o, o, g], 3), caseOf([o, g, o], 3), caseOf([g, g, o], 3)]).toEqual([
-      'left',
-      'right',
-      'some',
-      'some',
-    ])
-    expect([caseOf([g, g, g, g, o, g], 3), caseOf([g, g, g], 3)]).toEqual(['both', 'full'])
-  })
-})
-
 /** An independent and slow reading of the definitions, in sets of leaves. */
 function oracle(instance: ScoredInstance, scores: ArrayLike<number>): Record<string, [number, number]> {
   const { root, nodes, gold, leafTokens, headerTokens } = instance
@@ -250,7 +226,7 @@ describe('the metrics of random trees', () => {
     )
   })
 
-  it('are the same over all trees at once, as training looks at them', () => {
+  it('are the same over all trees at once, as the self-check of an export looks at them', () => {
     fc.assert(
       fc.property(fc.array(random, { minLength: 1, maxLength: 6 }), (list) => {
         const instances = list.map(({ gold, branching, scores }, i) =>

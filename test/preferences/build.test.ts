@@ -161,7 +161,10 @@ describe('buildPreferences', () => {
   it('builds other trees for another branching factor', async () => {
     const made = await dataset([[{ item: 'six', quotes: ['One is here.', 'Five is down. Six is off.'] }]])
     const summary = await build(made, { branching: 3 })
-    expect(summary).toMatchObject({ branching: 3, decisions: { total: 3, cases: { some: 2, all: 0, full: 1 } } })
+    expect(summary).toMatchObject({
+      branching: 3,
+      decisions: { total: 3, cases: { left: 1, right: 0, both: 0, full: 1, some: 1 } },
+    })
     expect((written()[1] as PreferenceInstance).nodes.slice(0, 2)).toEqual([
       [0, 6],
       [0, 2],

@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { buildTree, nodeKey, preOrder, type TreeNode } from '../../src/hierarchy/index.ts'
-import { decisionNodes, type PreferencePair, preferencePairs } from '../../src/preferences/index.ts'
+import { decisionCase, decisionNodes, type PreferencePair, preferencePairs } from '../../src/preferences/index.ts'
 import { refine, refineVisits } from '../../src/refine/index.ts'
 import { RUNS, range, treeWithGold } from '../hierarchy/arbitrary.ts'
 import { publishedCases } from '../hierarchy/published.ts'
@@ -175,5 +175,27 @@ describe('decisionNodes', () => {
       }),
       RUNS,
     )
+  })
+})
+
+describe('the case of a decision node', () => {
+  const caseOf = (gold: boolean[], branching: number): string =>
+    decisionCase(decisionNodes(buildTree(gold.length, branching), (leaf) => gold[leaf]!)[0]!)
+
+  it('says where the gold lies, whatever the branching factor', () => {
+    const [g, o] = [true, false]
+    expect([caseOf([g, o], 2), caseOf([o, g], 2), caseOf([g, g, g, o], 2), caseOf([g, g], 2)]).toEqual([
+      'left',
+      'right',
+      'both',
+      'full',
+    ])
+    expect([caseOf([g, o, o], 3), caseOf([o, o, g], 3), caseOf([o, g, o], 3), caseOf([g, g, o], 3)]).toEqual([
+      'left',
+      'right',
+      'some',
+      'some',
+    ])
+    expect([caseOf([g, g, g, g, o, g], 3), caseOf([g, g, g], 3)]).toEqual(['both', 'full'])
   })
 })

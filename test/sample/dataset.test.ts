@@ -83,9 +83,9 @@ describe('datasets/sample', () => {
   })
 
   it.each(['train', 'dev'])('gives no advantage to a policy that never reads the question (%s)', (split) => {
-    const cases = { left: 0, right: 0, both: 0, full: 0, some: 0, all: 0 } satisfies Record<DecisionCase, number>
+    const cases = { left: 0, right: 0, both: 0, full: 0, some: 0 } satisfies Record<DecisionCase, number>
     for (const { hierarchy, gold } of of(split)) {
-      for (const node of decisionNodes(hierarchy.root, (leaf) => gold[leaf] === true)) cases[decisionCase(node, 2)]++
+      for (const node of decisionNodes(hierarchy.root, (leaf) => gold[leaf] === true)) cases[decisionCase(node)]++
     }
     const total = cases.left + cases.right + cases.both + cases.full
     expect(cases.left / total).toBeLessThan(0.5)

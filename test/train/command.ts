@@ -1,38 +1,11 @@
-import { type ChildProcess, spawn } from 'node:child_process'
-import { existsSync, writeFileSync } from 'node:fs'
-import { join, resolve } from 'node:path'
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
 import { importJsonl, openDataset } from '../../src/data/index.ts'
 import { createRandomBert } from '../../src/encoder/random-bert.ts'
 import { buildPreferences } from '../../src/preferences/index.ts'
 import { createRandom } from '../../src/support/random.ts'
 
-/** The built command line; CANOPY_CLI names another build. */
-const cli = process.env.CANOPY_CLI ?? resolve(import.meta.dirname, '../../dist/cli/main.js')
-
-export interface Finished {
-  code: number | null
-  signal: NodeJS.Signals | null
-  stdout: string
-  stderr: string
-}
-
-/** Starts `canopy …` as a process of its own. */
-export function canopy(args: string[]): { process: ChildProcess; finished: Promise<Finished> } {
-  if (!existsSync(cli)) throw new Error(`${cli} is missing: run "npm run build" first`)
-  const child = spawn(process.execPath, [cli, ...args], { stdio: ['ignore', 'pipe', 'pipe'] })
-  const out: Finished = { code: null, signal: null, stdout: '', stderr: '' }
-  child.stdout.on('data', (data: Buffer) => {
-    out.stdout += data.toString()
-  })
-  child.stderr.on('data', (data: Buffer) => {
-    out.stderr += data.toString()
-  })
-  const finished = new Promise<Finished>((done, failed) => {
-    child.on('error', failed)
-    child.on('close', (code, signal) => done({ ...out, code, signal }))
-  })
-  return { process: child, finished }
-}
+export { canopy } from '../support/cli.ts'
 
 export interface Setup {
   encoder: string

@@ -111,6 +111,8 @@ describe('the lock of a run', () => {
     await unlock()
     await (await lockRun(folder))()
     expect(await readdir(folder)).toEqual([])
+    await (await lockRun(join(folder, 'new')))()
+    expect(await readdir(folder)).toEqual([])
   })
 
   it('of a process that lives is respected, and that of another machine', async () => {

@@ -9,8 +9,12 @@ import {
   type Question,
   SEGMENTER_VERSION,
   segmentSentences,
+  splitsCharacter,
   type TextItem,
+  textLength,
   toUtf16Offsets,
+  trimSpan,
+  UNIT_NAMES,
 } from '../../hierarchy/index.ts'
 import { InputError } from '../../support/errors.ts'
 import { exists, fileError, resolveInside } from '../../support/files.ts'
@@ -195,7 +199,7 @@ function locate(item: Item, entry: GoldEntry, unit: OffsetUnit, report: Report):
   if ('whole' in entry) return entry
   if (item.modality === 'text') {
     if ('quotes' in entry) {
-      const spans = entry.quotes.map((quote) => trimmed(item.text, locateQuote(item.text, quote)))
+      const spans = entry.quotes.map((quote) => trimSpan(item.text, locateQuote(item.text, quote)))
       return { item: item.id, spans: uniqueSpans(spans) }
     }
     if ('spans' in entry) {
@@ -231,7 +235,7 @@ function locateSpan(
   report: Report,
 ): [number, number][] {
   const { text } = item
-  const length = lengthIn(text, unit)
+  const length = textLength(text, unit)
   const name = `span [${start}, ${end})`
   const hint = expected === undefined ? unitHint(text, unit) : whereExpected(text, expected)
   if (end < start) throw new InputError(`${name} of item "${item.id}" ends before it starts`)
@@ -247,7 +251,7 @@ function locateSpan(
   if (start < 0 || end > length) report('the part of a span that lies outside of its text', name)
   const [[from, to]] = toUtf16Offsets(text, unit, [[Math.max(0, start), Math.min(length, end)]]) as [[number, number]]
   for (const offset of [from, to]) {
-    if (offset > 0 && offset < text.length && (text.codePointAt(offset - 1) ?? 0) > 0xffff) {
+    if (splitsCharacter(text, offset)) {
       throw new InputError(`${name} of item "${item.id}" cuts a character in two${hint}`)
     }
   }
@@ -256,20 +260,10 @@ function locateSpan(
       `${name} of item "${item.id}" expects ${shown(expected)}, but the text there is ${shown(text.slice(from, to))}${hint}`,
     )
   }
-  const span = trimmed(text, [from, to])
+  const span = trimSpan(text, [from, to])
   if (span[0] < span[1]) return [span]
   report(start === end ? 'an empty span' : 'a span of white space only', name)
   return []
-}
-
-const UNIT_NAMES: Record<OffsetUnit, string> = { utf16: 'UTF-16 code units', codepoint: 'code points', byte: 'bytes' }
-
-function lengthIn(text: string, unit: OffsetUnit): number {
-  if (unit === 'utf16') return text.length
-  if (unit === 'byte') return Buffer.byteLength(text)
-  let count = 0
-  for (const _ of text) count++
-  return count
 }
 
 function unitHint(text: string, unit: OffsetUnit): string {
@@ -284,19 +278,13 @@ function whereExpected(text: string, expected: string): string {
   if (expected === '' || start < 0) return '; it stands nowhere in the text'
   const before = text.slice(0, start)
   const places = (['utf16', 'codepoint', 'byte'] as const).map((unit) => {
-    const from = lengthIn(before, unit)
-    return `[${from}, ${from + lengthIn(expected, unit)}) with --offsets ${unit}`
+    const from = textLength(before, unit)
+    return `[${from}, ${from + textLength(expected, unit)}) with --offsets ${unit}`
   })
   return `; it stands at ${places.join(', ')}`
 }
 
 const shown = (text: string): string => JSON.stringify(text.length > 80 ? `${text.slice(0, 80)}…` : text)
-
-function trimmed(text: string, [start, end]: [number, number]): [number, number] {
-  const inside = text.slice(start, end)
-  const from = start + inside.length - inside.trimStart().length
-  return [from, Math.max(from, start + inside.trimEnd().length)]
-}
 
 function merged(a: GoldEntry, b: GoldEntry): GoldEntry {
   if ('whole' in a) return a

@@ -111,7 +111,7 @@ async function importAnswers(value: unknown, place: Place, split: string, job: I
       split,
       question: record.question,
       answers: record.answers ?? shorts,
-      source: title,
+      ...(title.trim() !== '' && { source: title }),
       gold: [{ item: item.id, spans }],
       ...(others.length > 0 && { retrieved: [...new Set([item.id, ...others])] }),
     },
