@@ -187,6 +187,11 @@ function printResult(out: Output, result: TrainResult): void {
     )
   else out.line(`Kept the adapter of step ${selected.step}.`)
   if (result.skipped > 0) out.line(`${result.skipped} steps were not applied; metrics.jsonl says why.`)
+  const { seconds, tokens, pairs, peakMemory } = result.work
+  if (seconds > 0)
+    out.line(
+      `${Math.round(tokens / seconds)} tokens/s, ${(pairs / seconds).toFixed(1)} pairs/s, peak memory ${(peakMemory / 2 ** 30).toFixed(2)} GiB.`,
+    )
   out.line(`Adapter: ${result.adapter}`)
   out.json(result)
 }

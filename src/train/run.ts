@@ -73,6 +73,8 @@ export interface TrainResult {
   frozen: ValidationMetrics | undefined
   instances: { train: number; validation: number }
   skipped: number
+  /** What this process did: optimizer steps, their seconds, tokens and pairs (validation apart), and its largest memory in bytes. */
+  work: { steps: number; seconds: number; tokens: number; pairs: number; peakMemory: number }
 }
 
 /**
@@ -168,6 +170,7 @@ async function lockedTrain(
   await writeHeldOut(folder, set, split.validation)
   await cutMetrics(paths.metrics, resumed?.step ?? -1)
 
+  const work = { steps: 0, seconds: 0, tokens: 0, pairs: 0 }
   const state = resumed ?? initialState(targets, settings.seed)
   const metrics = await openMetrics(paths.metrics)
   onClose(() => metrics.close())
@@ -205,6 +208,7 @@ async function lockedTrain(
     },
     async log(line) {
       await metrics.write(line)
+      if (line.step > 0) addWork(work, line)
       options.onStep?.(line, { totalSteps })
     },
     async checkpoint(current) {
@@ -232,7 +236,15 @@ async function lockedTrain(
     frozen: (await readFirstLine(paths.metrics))?.validation,
     instances: { train: split.train.length, validation: split.validation.length },
     skipped: state.skipped,
+    work: { ...work, peakMemory: process.resourceUsage().maxRSS * 1024 },
   }
+}
+
+function addWork(work: Omit<TrainResult['work'], 'peakMemory'>, line: MetricsLine): void {
+  work.steps++
+  work.seconds += line.seconds ?? 0
+  work.tokens += line.tokens ?? 0
+  work.pairs += line.pairs ?? 0
 }
 
 function loraTargets(encoder: EncoderProfile, { targets, rank, alpha }: TrainSettings): LoraTarget[] {
