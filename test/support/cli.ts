@@ -27,7 +27,8 @@ export function canopy(
   if (!existsSync(cli)) throw new Error(`${cli} is missing: run "npm run build" first`)
   const words = [process.execPath, cli, ...args]
   const [program, ...rest] = shell === undefined ? words : ['sh', '-c', shell, 'sh', ...words]
-  const child = spawn(program as string, rest, { stdio: ['pipe', 'pipe', 'pipe'] })
+  const env = { ...process.env, NO_COLOR: '1' }
+  const child = spawn(program as string, rest, { stdio: ['pipe', 'pipe', 'pipe'], env })
   child.stdin.on('error', () => {}) // a command that ends early does not read it
   child.stdin.end(input ?? '')
   const out: Finished = { code: null, signal: null, stdout: '', stderr: '' }
