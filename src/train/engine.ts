@@ -1,6 +1,6 @@
 import { type Graph, openSession, type Session, type Tensor } from '../onnx/index.ts'
 import { EMBEDDING_GRADIENT, type GradientGraph, trainingGraphs, UNIT_EMBEDDINGS } from './graph.ts'
-import { type LossSettings, lossValues } from './loss.ts'
+import { type LossSettings, lossAtEmbeddings, lossValues, type WeightedPair } from './loss.ts'
 import { accumulate, type Tensors, zerosLike } from './optimizer.ts'
 
 /** A node encoder that can be trained: its forward graph, and how token sequences become the graph's inputs. */
@@ -22,19 +22,10 @@ export interface TrainableEncoder {
   batches(sequences: Int32Array[], budget: number): number[][]
 }
 
-/** A pair, by the places of its nodes among a micro-batch's sequences and of its question among the query embeddings. */
-export interface BatchPair {
-  preferred: number
-  other: number
-  question: number
-  /** Share of the batch's loss. */
-  weight: number
-}
-
 /** Whole instances that are computed together: the distinct token sequences of their nodes, and their pairs. */
 export interface MicroBatch {
   sequences: Int32Array[]
-  pairs: BatchPair[]
+  pairs: WeightedPair[]
 }
 
 export interface StepResult {
@@ -128,16 +119,12 @@ export async function openEngine(options: {
     },
     async twoPass(batch, tensors) {
       const embeddings = await embed(batch.sequences, tensors)
-      const atEmbeddings = await run(graphs.loss.graph, {
-        [UNIT_EMBEDDINGS]: float(embeddings, [batch.sequences.length, dimension]),
-        ...lossFeeds(batch),
-      })
-      const slope = gradientsOf(graphs.loss, atEmbeddings).get(UNIT_EMBEDDINGS)!
+      const atEmbeddings = lossAtEmbeddings(embeddings, queries, batch.pairs, dimension, loss)
       const gradients = zerosLike(tensors)
       for (const group of encoder.batches(batch.sequences, tokenBudget)) {
         const seed = new Float32Array(group.length * dimension)
         group.forEach((i, row) => {
-          seed.set(slope.subarray(i * dimension, (i + 1) * dimension), row * dimension)
+          seed.set(atEmbeddings.slope.subarray(i * dimension, (i + 1) * dimension), row * dimension)
         })
         const outputs = await run(graphs.pullBack.graph, {
           ...encoder.feeds(group.map((i) => batch.sequences[i]!)),
@@ -146,7 +133,7 @@ export async function openEngine(options: {
         })
         accumulate(gradients, gradientsOf(graphs.pullBack, outputs))
       }
-      return { ...lossOf(atEmbeddings), gradients }
+      return { loss: atEmbeddings.loss, differences: atEmbeddings.differences, gradients }
     },
     async close() {
       for (const pending of opened.values()) await (await pending).release()

@@ -2,7 +2,7 @@ import { addGradients } from '../autodiff/index.ts'
 import { type Graph, GraphBuilder, prune } from '../onnx/index.ts'
 import { addLoss, type LossSettings, lossValues } from './loss.ts'
 
-/** Name of the output, and in {@link LossGraph} the input, that holds node embeddings of unit length, `[nodes, dimension]`. */
+/** Name of the output that holds node embeddings of unit length, `[nodes, dimension]`. */
 export const UNIT_EMBEDDINGS = 'unit_embeddings'
 /** Name of the input that holds the loss's gradient at the embeddings, `[nodes, dimension]`. */
 export const EMBEDDING_GRADIENT = 'embedding_gradient'
@@ -20,14 +20,12 @@ export interface TrainingGraphs {
   step: GradientGraph
   /** Batch -> embeddings. */
   embed: Graph
-  /** Embeddings -> loss, differences and gradient at the embeddings. */
-  loss: GradientGraph
   /** Batch and gradient at the embeddings -> gradients of the trainable tensors (a vector-Jacobian product). */
   pullBack: GradientGraph
 }
 
 /**
- * The training graphs of a node encoder. `step` is the usual one; the other three split it in two passes, so that an
+ * The training graphs of a node encoder. `step` is the usual one; the other two split it in two passes, so that an
  * instance of any size trains in bounded memory: embed all of its nodes batch by batch, take the loss's gradient at the
  * embeddings, pull that back batch by batch and add up (gradient caching: Gao et al., Scaling Deep Contrastive Learning
  * Batch Size under Memory Limited Setup). Both ways give the same gradients up to rounding.
@@ -43,14 +41,8 @@ export function trainingGraphs(
   unitLength: boolean,
 ): TrainingGraphs {
   const embed = withUnitLength(forward, unitLength)
-  const dimension = embed.types.get(UNIT_EMBEDDINGS)?.shape[1]
-  if (typeof dimension !== 'number') throw new TypeError('The encoder graph does not say how wide its embeddings are')
-
   const step = GraphBuilder.from(embed)
   addLoss(step, UNIT_EMBEDDINGS, loss)
-
-  const atEmbeddings = new GraphBuilder(forward.opset)
-  addLoss(atEmbeddings, atEmbeddings.input(UNIT_EMBEDDINGS, 'float32', ['nodes', dimension]), loss)
 
   const pullBack = GraphBuilder.from(embed)
   pullBack.input(EMBEDDING_GRADIENT, 'float32', embed.types.get(UNIT_EMBEDDINGS)!.shape)
@@ -59,7 +51,6 @@ export function trainingGraphs(
   return {
     step: differentiated(step.build(), { [lossValues.loss]: 1 }, trainable, lossOutputs),
     embed,
-    loss: differentiated(atEmbeddings.build(), { [lossValues.loss]: 1 }, [UNIT_EMBEDDINGS], lossOutputs),
     pullBack: differentiated(pullBack.build(), { [UNIT_EMBEDDINGS]: EMBEDDING_GRADIENT }, trainable, []),
   }
 }

@@ -1,7 +1,7 @@
 import type { PairKind, PreferenceInstance } from '../preferences/index.ts'
 import { type RawInstance, renderInstance, type TrainingSet } from './data.ts'
-import type { BatchPair, MicroBatch } from './engine.ts'
-import { pairWeights } from './loss.ts'
+import type { MicroBatch } from './engine.ts'
+import { pairWeights, type WeightedPair } from './loss.ts'
 import { packUnits } from './sampler.ts'
 
 /** What turns a node's string into the encoder's tokens, prompt included. */
@@ -177,7 +177,7 @@ export function assembleBatch(
   )
   const micro = packed.map(({ units: chosen, oversize }) => {
     const distinct = createDistinct()
-    const pairs: BatchPair[] = []
+    const pairs: WeightedPair[] = []
     for (const i of chosen.flatMap((u) => units[u]!)) {
       const { sequences, question } = instances[i]!
       const place = sequences.map((ids) => distinct.add(ids))

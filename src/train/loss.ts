@@ -54,6 +54,55 @@ export function pairLoss(d: number, settings: LossSettings): number {
   return Math.max(x, 0) + Math.log1p(Math.exp(-Math.abs(x)))
 }
 
+/** ℓ′(d). */
+function pairSlope(d: number, settings: LossSettings): number {
+  if (settings.loss === 'hinge') return d < settings.margin ? -1 : 0
+  return -1 / settings.tau / (1 + Math.exp(d / settings.tau))
+}
+
+/** A pair, by the places of its nodes among the embeddings and of its question among the query embeddings. */
+export interface WeightedPair {
+  preferred: number
+  other: number
+  question: number
+  /** Share of the batch's loss. */
+  weight: number
+}
+
+/**
+ * The loss outside a graph, with its gradient at the embeddings. Memory grows with the nodes, not with nodes times pairs, so
+ * that an item of any size can be trained.
+ *
+ * @param embeddings unit node embeddings `[nodes, dimension]`
+ * @param queries unit query embeddings `[questions, dimension]`
+ * @returns `slope`: dL/d(embeddings), `[nodes, dimension]`
+ */
+export function lossAtEmbeddings(
+  embeddings: Float32Array,
+  queries: Float32Array,
+  pairs: readonly WeightedPair[],
+  dimension: number,
+  settings: LossSettings,
+): { loss: number; differences: Float32Array; slope: Float32Array } {
+  const slope = new Float64Array(embeddings.length)
+  const differences = new Float32Array(pairs.length)
+  let loss = 0
+  pairs.forEach(({ preferred, other, question, weight }, p) => {
+    const [at, to, q] = [preferred * dimension, other * dimension, question * dimension]
+    let d = 0
+    for (let k = 0; k < dimension; k++) d += (embeddings[at + k]! - embeddings[to + k]!) * queries[q + k]!
+    differences[p] = d
+    loss += weight * pairLoss(d, settings)
+    const factor = weight * pairSlope(d, settings)
+    for (let k = 0; k < dimension; k++) {
+      const change = factor * queries[q + k]!
+      slope[at + k]! += change
+      slope[to + k]! -= change
+    }
+  })
+  return { loss, differences, slope: Float32Array.from(slope) }
+}
+
 /** What the loss is averaged over, a decision node or an item: its weight ω and the kind weights w of its pairs. */
 export interface WeightedGroup {
   omega: number

@@ -1,6 +1,7 @@
 import { afterAll, describe, expect, it } from 'vitest'
 import { createRandom } from '../../src/support/random.ts'
-import { type BatchPair, openEngine } from '../../src/train/engine.ts'
+import { openEngine } from '../../src/train/engine.ts'
+import type { WeightedPair } from '../../src/train/loss.ts'
 import { accumulate, type Tensors, zerosLike } from '../../src/train/optimizer.ts'
 import { DIMENSION, normal, relativeError, toyEncoder, toyTensors, unitRows, VOCABULARY } from './toy-encoder.ts'
 
@@ -9,7 +10,7 @@ const random = createRandom('engine')
 const sequences = Array.from({ length: 17 }, () =>
   Int32Array.from({ length: 1 + random.int(9) }, () => random.int(VOCABULARY)),
 )
-const pairs: BatchPair[] = Array.from({ length: 25 }, () => ({
+const pairs: WeightedPair[] = Array.from({ length: 25 }, () => ({
   preferred: random.int(sequences.length),
   other: random.int(sequences.length),
   question: random.int(QUESTIONS),
