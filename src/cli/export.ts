@@ -48,7 +48,7 @@ export function register(program: Command): void {
       'after',
       `
 Example:
-  $ canopy export --encoder models/all-MiniLM-L6-v2 --adapter runs/minilm/adapter --output runs/minilm/export`,
+  $ canopy export --encoder models/all-MiniLM-L6-v2 --adapter runs/minilm/adapter --bundle --output runs/minilm/export`,
     )
     .action(run)
 }

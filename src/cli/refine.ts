@@ -1,5 +1,5 @@
 import { readFile } from 'node:fs/promises'
-import { text as readStream } from 'node:stream/consumers'
+import { buffer as readStream } from 'node:stream/consumers'
 import type { Command } from 'commander'
 import { z } from 'zod'
 import { openPair, type RefineInput, readEncoderPair, refineItems, settingsDrift } from '../encoder/index.ts'
@@ -81,16 +81,25 @@ async function run(flags: Flags): Promise<void> {
   }
 }
 
+/** The text behind UTF-8 bytes, a byte order mark left out. */
+function decode(bytes: Uint8Array, file: string): string {
+  try {
+    return new TextDecoder('utf-8', { fatal: true }).decode(bytes)
+  } catch (error) {
+    throw new InputError('The input is not UTF-8 text; convert it first.', { file }, error)
+  }
+}
+
 /** Plain text is one passage; a file that starts as a JSON object or list is an item or several, in a list or one a line. */
 async function readItems(input: string, warn: (text: string) => void): Promise<RefineInput[]> {
   const file = input === '-' ? 'standard input' : input
   const read =
     input === '-'
       ? await readStream(process.stdin)
-      : await readFile(input, 'utf8').catch((error: unknown) => {
+      : await readFile(input).catch((error: unknown) => {
           throw fileError(error, 'cannot read the input', input)
         })
-  const text = read.replace(/^\uFEFF/, '')
+  const text = decode(read, file)
   if (text.trim() === '') throw new InputError('There is no text to refine.', { file })
   const named = /\.jsonl?$/.test(input)
   if (!named && !/^\s*(\{|\[\s*[{"])/.test(text)) return [text]

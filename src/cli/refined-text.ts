@@ -10,14 +10,22 @@ import type { RefinedItem } from '../encoder/index.ts'
 export function refinedText(item: RefinedItem, text: string): string {
   const keptLeaf = (leaf: number): boolean => item.kept.some(({ from, to }) => from <= leaf && leaf < to)
   const lines: string[] = []
-  if (item.title !== undefined) lines.push(pc.bold(item.title))
+  if (item.title !== undefined) lines.push(pc.bold(printable(item.title)))
   lines.push(...treeLines(item))
   const leaves = item.nodes.filter(({ from, to }) => to - from === 1).sort((a, b) => a.from - b.from)
   for (const { from, start, end } of leaves) {
-    const sentence = text.slice(start, end).replace(/\s+/g, ' ').trim()
+    const sentence = printable(text.slice(start, end))
     lines.push(keptLeaf(from) ? pc.green(`+ ${sentence}`) : pc.dim(`- ${sentence}`))
   }
   return lines.join('\n')
+}
+
+/** One line without control characters, which a terminal would obey. */
+function printable(text: string): string {
+  return text
+    .replace(/\s+/g, ' ')
+    .replace(/\p{Cc}/gu, '\uFFFD')
+    .trim()
 }
 
 /** The nodes that refinement looked at: those kept or replaced, and the children it dropped. */

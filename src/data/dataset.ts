@@ -13,6 +13,8 @@ import { type DatasetMeta, parseItem, parseMeta, parseQuestion } from './schema.
 export const META_NAME = 'dataset.json'
 export const ITEMS_NAME = 'items.jsonl'
 export const QUESTIONS_NAME = 'questions.jsonl'
+/** The files of a dataset folder, in the order in which a new version of them is installed. */
+export const DATASET_FILES: readonly string[] = [ITEMS_NAME, INDEX_NAME, QUESTIONS_NAME, META_NAME]
 
 /** A question and the 1-based line of `questions.jsonl` on which it stands. */
 export interface QuestionRecord {

@@ -1,5 +1,6 @@
 export { type CheckReport, checkDataset, type Fault, type SplitCount } from './check.ts'
 export {
+  DATASET_FILES,
   type Dataset,
   namedItems,
   openDataset,

@@ -4,7 +4,7 @@ import { basename, dirname, join, resolve } from 'node:path'
 import type { Item, Question } from '../hierarchy/index.ts'
 import { InputError } from '../support/errors.ts'
 import { exists, fileError, openLineWriter, removeLeftovers, syncFolder, temporaryName } from '../support/files.ts'
-import { ITEMS_NAME, META_NAME, QUESTIONS_NAME, readMeta } from './dataset.ts'
+import { DATASET_FILES, ITEMS_NAME, META_NAME, QUESTIONS_NAME, readMeta } from './dataset.ts'
 import { createColumn, createKeyTable, sha256 } from './ids.ts'
 import { buildItemIndex, INDEX_NAME, readAt } from './index-file.ts'
 import { canonicalJson } from './json.ts'
@@ -326,7 +326,7 @@ async function install(stage: string, folder: string, old: OldDataset | undefine
     if ((await digestOf(metaFile)) !== old.digest) {
       throw new InputError('another program changed the dataset meanwhile; run the command again', { file: metaFile })
     }
-    for (const name of [ITEMS_NAME, INDEX_NAME, QUESTIONS_NAME, META_NAME]) {
+    for (const name of DATASET_FILES) {
       await rename(join(stage, name), join(folder, name))
     }
     await syncFolder(folder)

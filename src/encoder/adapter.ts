@@ -99,9 +99,9 @@ function targetNames(targets: readonly LoraTarget[], modules: readonly LinearMod
 const loraConfig = z.looseObject({
   peft_type: z.string(),
   r: z.number().int().positive().default(8),
-  lora_alpha: z.number().default(8),
+  lora_alpha: z.number().min(-1e6).max(1e6).default(8),
   rank_pattern: z.record(z.string(), z.number().int().positive()).nullish(),
-  alpha_pattern: z.record(z.string(), z.number()).nullish(),
+  alpha_pattern: z.record(z.string(), z.number().min(-1e6).max(1e6)).nullish(),
   use_rslora: z.boolean().nullish(),
 })
 

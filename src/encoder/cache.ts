@@ -247,23 +247,17 @@ function openForReading(file: string): 'r' | 'a+' {
   }
 }
 
-/** Lock files that this process holds. */
-const held = new Set<string>()
+/** This process, all of its threads: its number and start, for numbers are used again, as in containers, where they start over. */
+const THIS_PROCESS = `${process.pid} ${performance.timeOrigin}`
 
-/** A lock file that holds this process's id; undefined while a living process holds it. */
+/** A lock file that names this process; undefined while a living process holds it. */
 function takeLock(file: string): { release(): void } | undefined {
   for (let attempt = 0; attempt < 2; attempt++) {
     try {
       const fd = openSync(file, 'wx')
-      writeSync(fd, String(process.pid))
+      writeSync(fd, THIS_PROCESS)
       closeSync(fd)
-      held.add(file)
-      return {
-        release: () => {
-          held.delete(file)
-          removeQuietly(file)
-        },
-      }
+      return { release: () => removeQuietly(file) }
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error
       if (isHeld(file)) return undefined
@@ -275,11 +269,11 @@ function takeLock(file: string): { release(): void } | undefined {
 
 function isHeld(file: string): boolean {
   try {
-    const holder = Number(readFileSync(file, 'utf8'))
+    const content = readFileSync(file, 'utf8')
+    const holder = Number.parseInt(content, 10)
     // a lock without a number in it is being written at this moment, or its writer died in it
-    if (!Number.isInteger(holder) || holder < 1) return false
-    // an earlier process had this one's number, as in containers, where numbers start over
-    if (holder === process.pid) return held.has(file)
+    if (!(holder >= 1)) return false
+    if (holder === process.pid) return content === THIS_PROCESS
     process.kill(holder, 0)
     return true
   } catch (error) {

@@ -1,6 +1,6 @@
 import { mkdir, rename, rm } from 'node:fs/promises'
-import { dirname, join } from 'node:path'
-import { type Dataset, splitHash } from '../data/index.ts'
+import { dirname, join, resolve } from 'node:path'
+import { DATASET_FILES, type Dataset, splitHash } from '../data/index.ts'
 import {
   buildHierarchy,
   type GoldEntry,
@@ -66,13 +66,15 @@ export interface PreferenceSummary extends PreferencesHeader {
  * entries that a question has for one item are merged. Streams: memory does not grow with the dataset.
  *
  * @throws InputError, with file and line of the question: gold that its item does not bear out, an item that is not there or
- *   has no leaves; nothing is written then
+ *   has no leaves; an output that is one of the dataset's files; nothing is written then
  */
 export async function buildPreferences(options: BuildOptions): Promise<PreferenceSummary> {
   const { dataset, split, branching = 2, onProgress, signal } = options
   if (!Number.isSafeInteger(branching) || branching < 2) {
     throw new InputError(`The branching factor is a whole number, at least 2, not ${branching}.`)
   }
+  if (DATASET_FILES.some((name) => resolve(dataset.folder, name) === resolve(options.output)))
+    throw new InputError('This file is a part of the dataset; choose another --output.', { file: options.output })
   onProgress?.({ phase: 'hashing the split', done: 0 })
   const header: PreferencesHeader = {
     schema: PREFERENCES_SCHEMA,

@@ -1,5 +1,6 @@
 import { readdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { basename, join } from 'node:path'
+import { z } from 'zod'
 import { openSafetensors, type Tensor, writeSafetensors } from '../onnx/index.ts'
 import { InputError } from '../support/errors.ts'
 import { atomicFolder, fileError, sha256File } from '../support/files.ts'
@@ -35,17 +36,19 @@ export interface TrainingState {
 /** Whatever the bits of the result depend on, by name. */
 export type Fingerprint = Record<string, string>
 
-interface StateFile {
-  schema: typeof SCHEMA
-  step: number
-  optimizerStep: number
-  skipped: number
-  skippedInARow: number
-  best: { step: number; metrics: ValidationMetrics | null }
-  fingerprint: Fingerprint
+const count = z.number().int().min(0)
+const stateSchema = z.object({
+  schema: z.literal(SCHEMA),
+  step: count,
+  optimizerStep: count,
+  skipped: count,
+  skippedInARow: count,
+  best: z.object({ step: count, metrics: z.custom<ValidationMetrics>((v) => typeof v === 'object').nullable() }),
+  fingerprint: z.record(z.string(), z.string()),
   /** SHA-256 of each of the other files. */
-  files: Record<string, string>
-}
+  files: z.record(z.string(), z.string()),
+})
+type StateFile = z.infer<typeof stateSchema>
 
 /**
  * Writes a checkpoint under `folder`, beside and then renamed, and removes the oldest ones beyond `keep`.
@@ -88,8 +91,11 @@ export async function writeCheckpoint(
     }
     await writeFile(join(temporary, STATE), `${JSON.stringify(content, null, 2)}\n`)
   })
+  // Later ones are damaged: training would have gone on from them.
   const all = await checkpointFolders(folder)
-  for (const old of all.slice(keep)) await rm(join(folder, old), { recursive: true, force: true })
+  const here = all.indexOf(basename(path))
+  for (const old of [...all.slice(0, here), ...all.slice(here + keep)])
+    await rm(join(folder, old), { recursive: true, force: true })
   return path
 }
 
@@ -152,8 +158,8 @@ class Damaged extends Error {}
 
 async function readState(path: string): Promise<StateFile> {
   try {
-    const state = JSON.parse(await readFile(join(path, STATE), 'utf8')) as StateFile
-    if (state.schema !== SCHEMA) throw new Damaged(`${STATE} is of another format, "${state.schema}"`)
+    const { data: state, error } = stateSchema.safeParse(JSON.parse(await readFile(join(path, STATE), 'utf8')))
+    if (state === undefined) throw new Damaged(`${STATE} is malformed: ${z.prettifyError(error)}`)
     if (basename(path) !== checkpointName(state.step)) throw new Damaged(`${STATE} is of step ${state.step}`)
     return state
   } catch (error) {

@@ -123,6 +123,15 @@ export interface WeightingSettings {
   benchmarkWeights: Record<string, number>
 }
 
+/** The weight of a benchmark: 1 unless the settings say otherwise. */
+export function benchmarkWeight(
+  { benchmarkWeights }: Pick<WeightingSettings, 'benchmarkWeights'>,
+  name: string,
+): number {
+  // A benchmark may be called like something that every object has, "constructor" for one.
+  return Object.hasOwn(benchmarkWeights, name) ? benchmarkWeights[name]! : 1
+}
+
 /** A batch, cut into micro-batches of whole instances; `oversize` ones are over the token budget all by themselves. */
 export interface Batch {
   micro: (MicroBatch & { oversize: boolean })[]
@@ -155,7 +164,7 @@ export function assembleBatch(
     const grouped = settings.weighting === 'item' ? [perDecision.flat()] : perDecision
     return grouped
       .filter((pairs) => pairs.length > 0)
-      .map((pairs) => ({ instance: i, pairs, omega: settings.benchmarkWeights[benchmarks[instance.benchmark]!] ?? 1 }))
+      .map((pairs) => ({ instance: i, pairs, omega: benchmarkWeight(settings, benchmarks[instance.benchmark]!) }))
   })
   const shares = pairWeights(
     groups.map(({ omega, pairs }) => ({ omega, pairs: pairs.map(({ kind }) => settings.kindWeights[kind]) })),

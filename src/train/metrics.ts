@@ -97,9 +97,10 @@ function stepOf(line: string): number {
   }
 }
 
-/** The first line of metrics.jsonl, that of step 0; undefined where there is none. */
-export async function readFirstLine(path: string): Promise<MetricsLine | undefined> {
+/** Validation metrics of step 0, the frozen encoder; undefined where the file does not start there. */
+export async function readFrozen(path: string): Promise<ValidationMetrics | undefined> {
   const text = await readFile(path, 'utf8').catch(() => '')
   const end = text.indexOf('\n')
-  return end === -1 ? undefined : (JSON.parse(text.slice(0, end)) as MetricsLine)
+  const first = end === -1 ? undefined : (JSON.parse(text.slice(0, end)) as MetricsLine)
+  return first?.step === 0 ? first.validation : undefined
 }

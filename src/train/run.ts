@@ -31,10 +31,10 @@ import { loraEncoder } from './encoder.ts'
 import { openEngine } from './engine.ts'
 import { checkRunFolder, type EncoderRecord, runPaths, writeRunConfig } from './folder.ts'
 import { writeHeldOut } from './held-out.ts'
-import { assembleBatch, readInstance, type Tokenise } from './instances.ts'
+import { assembleBatch, benchmarkWeight, readInstance, type Tokenise } from './instances.ts'
 import { lockRun } from './lock.ts'
 import { trainLoop } from './loop.ts'
-import { cutMetrics, type MetricsLine, openMetrics, readFirstLine, type ValidationMetrics } from './metrics.ts'
+import { cutMetrics, type MetricsLine, openMetrics, readFrozen, type ValidationMetrics } from './metrics.ts'
 import { initialAdamW } from './optimizer.ts'
 import { createSampler, splitValidation } from './sampler.ts'
 import type { TrainSettings } from './settings.ts'
@@ -117,6 +117,7 @@ async function lockedTrain(
     datasets.push(dataset)
   }
   const set = await openTrainingSet(options.preferences, datasets, onProgress)
+  checkWeights(settings, set.benchmarks, warn)
   const split = splitValidation(set.index, settings.validationShare, settings.seed)
   if (split.train.length === 0)
     throw new InputError('No instance with preference pairs is left to train on.', { file: options.preferences[0] })
@@ -233,11 +234,22 @@ async function lockedTrain(
     adapter: paths.adapter,
     steps: state.step,
     selected: { step: state.best.step, validation: state.best.metrics },
-    frozen: (await readFirstLine(paths.metrics))?.validation,
+    frozen: await readFrozen(paths.metrics),
     instances: { train: split.train.length, validation: split.validation.length },
     skipped: state.skipped,
     work: { ...work, peakMemory: process.resourceUsage().maxRSS * 1024 },
   }
+}
+
+/** Says which weights are for nothing, and refuses those under which there is nothing to train. */
+function checkWeights(settings: TrainSettings, benchmarks: string[], warn: (message: string) => void): void {
+  const known = benchmarks.map((name) => `"${name}"`).join(', ')
+  for (const name of Object.keys(settings.benchmarkWeights))
+    if (!benchmarks.includes(name)) warn(`"benchmarkWeights" names "${name}", which is not trained on (${known}).`)
+  if (benchmarks.length > 0 && benchmarks.every((name) => benchmarkWeight(settings, name) === 0))
+    throw new InputError(
+      `"benchmarkWeights" gives every benchmark (${known}) the weight 0, so there is nothing to train.`,
+    )
 }
 
 function addWork(work: Omit<TrainResult['work'], 'peakMemory'>, line: MetricsLine): void {
@@ -249,6 +261,11 @@ function addWork(work: Omit<TrainResult['work'], 'peakMemory'>, line: MetricsLin
 
 function loraTargets(encoder: EncoderProfile, { targets, rank, alpha }: TrainSettings): LoraTarget[] {
   const modules = selectTargets(linearModules(encoder), targets ?? defaultTargets(encoder))
+  for (const { module, inputs, outputs } of modules)
+    if (rank > Math.min(inputs, outputs))
+      throw new InputError(
+        `A rank of ${rank} is more than ${module} has to adapt (${outputs} x ${inputs}); give at most ${Math.min(inputs, outputs)}.`,
+      )
   return modules.map((module) => ({ ...module, rank, alpha }))
 }
 

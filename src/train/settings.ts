@@ -16,6 +16,7 @@ const kindWeights = z
     'non-gold-child': weight.default(1),
     'sibling-separation': weight.default(1),
   })
+  .refine((weights) => Object.values(weights).some((w) => w > 0), { message: 'one of them is above 0' })
   .prefault({})
 
 const schema = z.strictObject({
@@ -35,7 +36,7 @@ const schema = z.strictObject({
   /** Rank r of the LoRA matrices. */
   rank: count.default(16),
   /** LoRA's alpha: the update is scaled by alpha / rank. */
-  alpha: positive.default(32),
+  alpha: positive.max(1e6).default(32),
   /** Patterns of the module names that LoRA adapts; null: the architecture's own. */
   targets: z.array(z.string().min(1)).min(1).nullable().default(null),
 

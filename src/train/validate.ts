@@ -1,6 +1,6 @@
 import type { TrainingSet } from './data.ts'
 import type { Engine } from './engine.ts'
-import { type Instance, readInstance, type Tokenise, type WeightingSettings } from './instances.ts'
+import { benchmarkWeight, type Instance, readInstance, type Tokenise, type WeightingSettings } from './instances.ts'
 import { type LossSettings, pairLoss } from './loss.ts'
 import type { ValidationMetrics } from './metrics.ts'
 import type { Tensors } from './optimizer.ts'
@@ -70,7 +70,7 @@ export function createTally(loss: LossSettings, weighting: WeightingSettings, be
     /** @param scores one per distinct sequence of the instance */
     add(instance: Instance, scores: number[]): void {
       const counts = perBenchmark[instance.benchmark]!
-      const omega = weighting.benchmarkWeights[benchmarks[instance.benchmark]!] ?? 1
+      const omega = benchmarkWeight(weighting, benchmarks[instance.benchmark]!)
       const groups = weighting.weighting === 'item' ? [instance.decisions.flatMap((d) => d.learnable)] : []
       for (const { learnable, equal } of instance.decisions) {
         let right = true

@@ -1,5 +1,7 @@
+import { once } from 'node:events'
 import { appendFileSync, readdirSync, readFileSync, statSync, truncateSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { Worker } from 'node:worker_threads'
 import { describe, expect, it } from 'vitest'
 import { openEmbeddingCache, sequenceKey } from '../../src/encoder/index.ts'
 import { temporaryFolder } from '../support/temporary.ts'
@@ -115,6 +117,25 @@ describe('openEmbeddingCache', () => {
       expect(next.writable).toBe(true)
       next.close()
     }
+  })
+
+  it('knows a lock that another thread of this process holds', async () => {
+    const folder = temporaryFolder()
+    const lock = join(folder, `${fingerprint}.embeddings.lock`)
+    openEmbeddingCache(folder, fingerprint, 3).close()
+    const writer = openEmbeddingCache(folder, fingerprint, 3)
+    const content = readFileSync(lock, 'utf8')
+    writer.close()
+    // a thread has its own copy of every module: all that it shares is what the lock says
+    const thread = new Worker(
+      `require('node:fs').writeFileSync(require('node:worker_threads').workerData, process.pid + ' ' + performance.timeOrigin)`,
+      { eval: true, workerData: lock },
+    )
+    await once(thread, 'exit')
+    expect(readFileSync(lock, 'utf8')).toBe(content)
+    const second = openEmbeddingCache(folder, fingerprint, 3)
+    expect(second.writable).toBe(false)
+    second.close()
   })
 
   it('keeps no more than it may', () => {

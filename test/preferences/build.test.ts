@@ -200,6 +200,16 @@ describe('buildPreferences', () => {
     expect(readFileSync(output(), 'utf8')).toBe(before)
   })
 
+  it('never replaces a file of the dataset', async () => {
+    const data = await dataset([[{ item: 'six', spans: [[0, 5]] }]])
+    for (const name of ['dataset.json', 'items.jsonl', 'questions.jsonl']) {
+      const output = join(data.folder, name)
+      const before = readFileSync(output)
+      await expect(buildPreferences({ dataset: data, split: 'train', output })).rejects.toThrow(/part of the dataset/)
+      expect(readFileSync(output)).toEqual(before)
+    }
+  })
+
   it('refuses a split that is not there', async () => {
     const made = await dataset([[{ item: 'two', whole: true }]])
     await expect(buildPreferences({ dataset: made, split: 'dev', output: output() })).rejects.toThrow('"dev"')

@@ -171,6 +171,18 @@ describe('canopy train', () => {
     expect(twice.stderr).toMatch(/the same dataset and split/)
   })
 
+  it('refuses weights under which there is nothing to train, and names benchmarks that are not there', async () => {
+    const config = join(folder, 'weights.yaml')
+    const questions = readFileSync(join(setup.dataset, 'questions.jsonl'), 'utf8').trim().split('\n')
+    const weights = questions.map((line) => [(JSON.parse(line) as { benchmark: string }).benchmark, 0])
+    writeFileSync(config, JSON.stringify({ benchmarkWeights: { ...Object.fromEntries(weights), elsewhere: 2 } }))
+    const { code, stderr } = await canopy(argsFor('weightless', ['--config', config])).finished
+    expect(code).toBe(1)
+    expect(stderr).toMatch(/"benchmarkWeights" names "elsewhere"/)
+    expect(stderr).toMatch(/gives every benchmark .* the weight 0/)
+    expect(existsSync(join(folder, 'weightless'))).toBe(false)
+  })
+
   it('stops with status 2 for flags it does not know, 1 for settings that are wrong', async () => {
     expect((await canopy(argsFor('usage', ['--tempo', '3'])).finished).code).toBe(2)
     expect((await canopy(argsFor('usage', ['--rank', 'high'])).finished).code).toBe(2)

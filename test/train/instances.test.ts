@@ -1,7 +1,13 @@
 import { describe, expect, it } from 'vitest'
 import { buildHierarchy, type TextItem } from '../../src/hierarchy/index.ts'
 import { preferencePairs } from '../../src/preferences/index.ts'
-import { assembleBatch, type Instance, prepareInstance, type Tokenise } from '../../src/train/instances.ts'
+import {
+  assembleBatch,
+  benchmarkWeight,
+  type Instance,
+  prepareInstance,
+  type Tokenise,
+} from '../../src/train/instances.ts'
 import { pairLoss } from '../../src/train/loss.ts'
 
 /** One token a word, at most `limit` of them. */
@@ -135,6 +141,11 @@ describe('a batch', () => {
       expect(share('decision-node', i)).toBeCloseTo(instance.decisions.length / decisions, 12)
       expect(share('item', i)).toBeCloseTo(1 / some.length, 12)
     })
+  })
+
+  it('weighs a benchmark 1 that nothing is said of, whatever its name', () => {
+    expect(benchmarkWeight({ benchmarkWeights: { b: 0 } }, 'b')).toBe(0)
+    expect(benchmarkWeight({ benchmarkWeights: { b: 0 } }, 'constructor')).toBe(1)
   })
 
   it('weighs benchmarks and kinds as asked', () => {

@@ -58,6 +58,9 @@ describe('checkpoints', () => {
       [6, 'adapter.safetensors', (bytes: Buffer) => bytes.fill(7, bytes.length - 4)],
       [7, 'optimizer.safetensors', (bytes: Buffer) => bytes.subarray(0, 50)],
       [8, 'state.json', (bytes: Buffer) => bytes.subarray(0, 50)],
+      [10, 'state.json', (bytes: Buffer) => bytes.toString().replace('"fingerprint"', '"fingerprinu"')],
+      [11, 'state.json', (bytes: Buffer) => bytes.toString().replace('"best"', '"bess"')],
+      [12, 'state.json', () => 'null'],
     ] as const) {
       const path = await writeCheckpoint(folder, state(step), fingerprint, shapes, 9)
       await writeFile(join(path, file), change(await readFile(join(path, file))))
@@ -67,8 +70,8 @@ describe('checkpoints', () => {
     const warnings: string[] = []
     const found = await readCheckpoint(folder, fingerprint, shapes, (message) => warnings.push(message))
     expect(found?.step).toBe(5)
-    expect(warnings.length).toBe(4)
-    expect(warnings[0]).toMatch(/step-00000009.*best\.safetensors/)
+    expect(warnings.length).toBe(7)
+    expect(warnings[3]).toMatch(/step-00000009.*best\.safetensors/)
   })
 
   it('are an error when all are damaged, and nothing where there is none', async () => {

@@ -56,6 +56,8 @@ describe('settings', () => {
     }
     expect(await wrong('u.yaml', 'learning_rate: 1\n')).toMatch(/no setting is called "learning_rate"/)
     expect(await wrong('k.yaml', 'kindWeights: {golden: 1}\n')).toMatch(/"kindWeights\.golden"/)
+    const none = '{fully-gold: 0, gold-child: 0, non-gold-child: 0, sibling-separation: 0}'
+    expect(await wrong('n.yaml', `kindWeights: ${none}\n`)).toMatch(/"kindWeights": one of them is above 0/)
     expect(await wrong('t.yaml', 'tau: 0\nloss: cosine\n')).toMatch(/"loss".*"tau"|"tau".*"loss"/)
     expect(await wrong('l.yaml', '- 1\n')).toMatch(/settings by name/)
     expect(await wrong('y.yaml', 'tau: [1\n')).toMatch(/Not a valid config file/)
