@@ -58,6 +58,7 @@ describe('checkpoints', () => {
       [6, 'adapter.safetensors', (bytes: Buffer) => bytes.fill(7, bytes.length - 4)],
       [7, 'optimizer.safetensors', (bytes: Buffer) => bytes.subarray(0, 50)],
       [8, 'state.json', (bytes: Buffer) => bytes.subarray(0, 50)],
+      [9, 'best.safetensors', () => ''],
       [10, 'state.json', (bytes: Buffer) => bytes.toString().replace('"fingerprint"', '"fingerprinu"')],
       [11, 'state.json', (bytes: Buffer) => bytes.toString().replace('"best"', '"bess"')],
       [12, 'state.json', () => 'null'],
@@ -65,13 +66,17 @@ describe('checkpoints', () => {
       const path = await writeCheckpoint(folder, state(step), fingerprint, shapes, 9)
       await writeFile(join(path, file), change(await readFile(join(path, file))))
     }
-    const path = await writeCheckpoint(folder, state(9), fingerprint, shapes, 9)
-    await rm(join(path, 'best.safetensors'))
     const warnings: string[] = []
     const found = await readCheckpoint(folder, fingerprint, shapes, (message) => warnings.push(message))
     expect(found?.step).toBe(5)
     expect(warnings.length).toBe(7)
     expect(warnings[3]).toMatch(/step-00000009.*best\.safetensors/)
+  })
+
+  it('drop later ones, which were damaged, when training goes on from an earlier one', async () => {
+    for (const step of [5, 9]) await writeCheckpoint(folder, state(step), fingerprint, shapes, 1)
+    await writeCheckpoint(folder, state(7), fingerprint, shapes, 1)
+    expect(await checkpointFolders(folder)).toEqual(['step-00000007'])
   })
 
   it('are an error when all are damaged, and nothing where there is none', async () => {
