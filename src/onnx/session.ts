@@ -50,7 +50,7 @@ export async function openSession(source: Graph | Uint8Array | string, options: 
     logSeverityLevel: 4,
     ...(options.threads === undefined ? {} : { intraOpNumThreads: options.threads }),
   }
-  // Idle threads that spin cost a busy machine most of its speed, and give a quiet one a few percent.
+  // Idle threads that spin cost a busy machine about a third of its speed or more, and give a quiet one a few percent.
   const session: Record<string, unknown> = { intra_op: { allow_spinning: '0' } }
   if (options.externalFolder !== undefined)
     session.model_external_initializers_file_folder_path = await realFolder(options.externalFolder)
