@@ -10,8 +10,9 @@ import {
   settingsDrift,
 } from '../encoder/index.ts'
 import { evaluate, looksText, metricsJson, overlapText, readTrainingData, terminalTable } from '../eval/index.ts'
+import type { TableFormatName } from '../hierarchy/index.ts'
 import { exists } from '../support/files.ts'
-import { whole } from './flags.ts'
+import { tableFormatOption, whole } from './flags.ts'
 import { interruptible } from './interrupt.ts'
 import { createOutput } from './output.ts'
 
@@ -23,6 +24,7 @@ interface Flags {
   split: string
   output: string
   title?: boolean
+  tableFormat?: TableFormatName
   branching?: number
   seed: number
   resamples: number
@@ -54,6 +56,7 @@ export function register(program: Command): void {
     .requiredOption('--output <folder>', 'folder of the results; it changes only when all is done')
     .option('--title', "start every node's text with its item's title (default: as trained)")
     .option('--no-title', 'leave titles out')
+    .addOption(tableFormatOption('default: as trained, else markdown'))
     .option('--branching <n>', 'children of a node of the hierarchy, at most (default: as trained, else 2)', whole(2))
     .option('--seed <n>', 'seed of the permuted questions and of the resampling', whole(0), 1)
     .option('--resamples <n>', 'resamples of the bootstrap', whole(1), 10_000)
@@ -81,9 +84,13 @@ async function run(flags: Flags): Promise<void> {
   for (const difference of settingsDrift(pair.settings)) out.warn(`${difference}.`)
   const trained: Partial<CanopySettings> = pair.trained ? pair.settings : {}
   const title = flags.title ?? pair.settings.title
+  const tableFormat = flags.tableFormat ?? pair.settings.tableFormat
   const branching = flags.branching ?? pair.settings.branching
   if (trained.title !== undefined && trained.title !== title) {
     out.warn(`the encoder was trained ${trained.title ? 'with' : 'without'} titles, and is evaluated otherwise.`)
+  }
+  if (trained.tableFormat !== undefined && trained.tableFormat !== tableFormat) {
+    out.warn(`the encoder was trained on tables as ${trained.tableFormat}, and is evaluated on ${tableFormat}.`)
   }
   if (trained.branching !== undefined && trained.branching !== branching) {
     out.warn(`the encoder was trained on trees of branching ${trained.branching}, and is evaluated on ${branching}.`)
@@ -125,6 +132,7 @@ async function run(flags: Flags): Promise<void> {
         countTokens: (text) => tokenizer.count(text) - special,
         tokenizer: encoder.id,
         title,
+        tableFormat,
         branching,
         seed: String(flags.seed),
         resamples: flags.resamples,

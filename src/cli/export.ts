@@ -5,10 +5,10 @@ import { type Dataset, openDataset } from '../data/index.ts'
 import { readEncoderPair } from '../encoder/index.ts'
 import { readTrainingData } from '../eval/index.ts'
 import { type CheckInstance, exportEncoder, measuredTable, type SelfCheck } from '../export/index.ts'
-import { buildHierarchy, goldLeaves } from '../hierarchy/index.ts'
+import { buildHierarchy, goldLeaves, type TableFormatName } from '../hierarchy/index.ts'
 import { InputError } from '../support/errors.ts'
 import { heldOut } from '../train/index.ts'
-import { whole } from './flags.ts'
+import { tableFormatOption, whole } from './flags.ts'
 import { interruptible } from './interrupt.ts'
 import { createOutput, type Output } from './output.ts'
 
@@ -20,6 +20,7 @@ interface Flags {
   dtype: 'fp32'
   bundle?: boolean
   title?: boolean
+  tableFormat?: TableFormatName
   checkItems: number
   threads?: number
   json?: boolean
@@ -41,6 +42,7 @@ export function register(program: Command): void {
     .addOption(new Option('--dtype <type>', 'type of the weights').choices(['fp32']).default('fp32'))
     .option('--bundle', 'put the query encoder into the folder too, so that it refines by itself')
     .option('--no-title', 'without an adapter that says so: regions do not start with their title')
+    .addOption(tableFormatOption('without an adapter that says so; default: markdown'))
     .option('--check-items <n>', 'held-out items in the comparison, at most', whole(0), 200)
     .option('--threads <n>', 'threads of ONNX Runtime (default: all processors)', whole(1))
     .option('--json', 'print the comparison as JSON')
@@ -58,7 +60,9 @@ async function run(flags: Flags): Promise<void> {
   const { adapter, queryEncoder } = flags
   const pair = await readEncoderPair(flags.encoder, { adapter, queryEncoder, onProgress: out.progress })
   const runFolder = adapter === undefined ? undefined : dirname(resolve(adapter))
-  const settings = pair.trained ? pair.settings : { ...pair.settings, title: flags.title ?? true }
+  const settings = pair.trained
+    ? pair.settings
+    : { ...pair.settings, title: flags.title ?? true, tableFormat: flags.tableFormat ?? 'markdown' }
   const instances =
     runFolder === undefined ? [] : await heldOutInstances(runFolder, settings.branching, flags.checkItems, out)
   const { version } = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')) as {

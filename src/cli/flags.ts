@@ -1,4 +1,5 @@
-import { InvalidArgumentError } from 'commander'
+import { InvalidArgumentError, Option } from 'commander'
+import { TABLE_FORMAT_NAMES } from '../hierarchy/index.ts'
 
 /** Reads a flag's value as a whole number of at least `least`. */
 export function whole(least: number): (value: string) => number {
@@ -15,4 +16,11 @@ export function number(value: string): number {
   const n = Number(value)
   if (value.trim() === '' || !Number.isFinite(n)) throw new InvalidArgumentError('A number was expected.')
   return n
+}
+
+/** `--table-format`: how tables become text. */
+export function tableFormatOption(standard: string): Option {
+  return new Option('--table-format <name>', `how a table's header and rows become text (${standard})`).choices(
+    TABLE_FORMAT_NAMES,
+  )
 }

@@ -6,6 +6,7 @@ import {
   importHotpotqa,
   importJsonl,
   importNq,
+  importOttqa,
   type JsonlOptions,
 } from '../data/index.ts'
 import { UsageError } from '../support/errors.ts'
@@ -24,6 +25,7 @@ const formats: Record<string, (options: ImportOptions & Split) => Promise<Import
   hotpotqa: importHotpotqa,
   '2wiki': import2wiki,
   nq: importNq,
+  ottqa: importOttqa,
 }
 
 export function register(program: Command): void {
@@ -61,6 +63,7 @@ Examples:
   $ canopy import hotpotqa --input hotpot_train_v1.1.json --split train --output datasets/hotpotqa
   $ canopy import hotpotqa --input hotpot_dev_distractor_v1.json --split dev --output datasets/hotpotqa
   $ canopy import nq --input v1.0-simplified_simplified-nq-train.jsonl.gz --split train --output datasets/nq
+  $ canopy import ottqa --input dev.traced.json traindev_tables_tok traindev_request_tok --split dev --output datasets/ottqa
   $ canopy import jsonl --input items.jsonl questions.jsonl --split train --offsets codepoint --output datasets/mine
 
 Your own data (jsonl), one object a line:

@@ -2,10 +2,18 @@ import { readFile } from 'node:fs/promises'
 import { buffer as readStream } from 'node:stream/consumers'
 import type { Command } from 'commander'
 import { z } from 'zod'
-import { openPair, type RefineInput, readEncoderPair, refineItems, settingsDrift } from '../encoder/index.ts'
+import {
+  openPair,
+  type RefineInput,
+  readEncoderPair,
+  refineItems,
+  settingsDrift,
+  toHierarchy,
+} from '../encoder/index.ts'
+import { renderContent, type TableFormatName } from '../hierarchy/index.ts'
 import { InputError } from '../support/errors.ts'
 import { fileError } from '../support/files.ts'
-import { whole } from './flags.ts'
+import { tableFormatOption, whole } from './flags.ts'
 import { interruptible } from './interrupt.ts'
 import { createOutput } from './output.ts'
 import { refinedText } from './refined-text.ts'
@@ -17,6 +25,7 @@ interface Flags {
   query: string
   input: string
   title?: boolean
+  tableFormat?: TableFormatName
   branching?: number
   threads?: number
   json?: boolean
@@ -27,8 +36,9 @@ export function register(program: Command): void {
     .command('refine')
     .summary('keep the regions of a passage that answer a question')
     .description(
-      'Cuts passages into sentences, scores every region of their trees against the question and prints what refinement keeps.\n' +
-        'The input is a text file, or JSON: an item {"title", "text"}, a list of items, or one a line. "-" reads standard input.',
+      'Cuts passages into sentences and tables into rows, scores every region of their trees against the question and prints what\n' +
+        'refinement keeps. The input is a text file, or JSON: an item {"title", "text"} or {"title", "header", "rows"}, a list of\n' +
+        'items, or one a line. "-" reads standard input.',
     )
     .requiredOption('--encoder <folder>', 'exported node encoder, or a checkpoint; folder or Hugging Face id')
     .option('--adapter <folder>', 'LoRA adapter over a checkpoint, as runs/name/adapter')
@@ -37,6 +47,7 @@ export function register(program: Command): void {
     .requiredOption('--input <file>', 'text file, item.json, or - for standard input')
     .option('--title', "start every region's text with its item's title (default: as trained)")
     .option('--no-title', 'leave titles out')
+    .addOption(tableFormatOption('default: as trained, else markdown'))
     .option('--branching <n>', 'children of a node of the hierarchy, at most (default: as trained)', whole(2))
     .option('--threads <n>', 'threads of ONNX Runtime (default: all processors)', whole(1))
     .option('--json', 'print kept ranges with text, offsets (UTF-16) and scores as JSON')
@@ -66,15 +77,19 @@ async function run(flags: Flags): Promise<void> {
       )
     const settings = {
       title: flags.title ?? pair.settings.title,
+      tableFormat: flags.tableFormat ?? pair.settings.tableFormat,
       branching: flags.branching ?? pair.settings.branching,
     }
     const refined = await interruptible((signal) => refineItems(encoders, settings, flags.query, items, { signal }))
     out.done()
     out.json(refined)
     refined.forEach((item, i) => {
-      const input = items[i] as RefineInput
       if (i > 0) out.line()
-      out.line(refinedText(item, typeof input === 'string' ? input : input.text))
+      const tree = toHierarchy(items[i] as RefineInput, i, settings.branching)
+      const leafTexts = tree.leaves.map((_, leaf) =>
+        renderContent(tree, { from: leaf, to: leaf + 1, children: [] }, settings),
+      )
+      out.line(refinedText(item, leafTexts))
     })
   } finally {
     await encoders.close()
@@ -111,16 +126,18 @@ async function readItems(input: string, warn: (text: string) => void): Promise<R
   if (list.length === 0) throw new InputError('There is no item to refine.', { file })
   return list.map((entry: unknown, i) => {
     if (typeof entry === 'string') return entry
-    const { modality } = (entry ?? {}) as { modality?: unknown }
-    if (modality !== undefined && modality !== 'text')
-      throw new InputError(`Item ${i + 1} is of the modality ${JSON.stringify(modality)}; only "text" is refined.`, {
-        file,
-      })
-    const parsed = itemSchema.safeParse(entry)
+    const { modality, rows } = (entry ?? {}) as { modality?: unknown; rows?: unknown }
+    if (modality !== undefined && modality !== 'text' && modality !== 'table')
+      throw new InputError(
+        `Item ${i + 1} is of the modality ${JSON.stringify(modality)}; texts and tables are refined.`,
+        { file },
+      )
+    const isTable = modality === 'table' || (modality === undefined && rows !== undefined)
+    const parsed = (isTable ? tableSchema : textSchema).safeParse(entry)
     if (parsed.success) return parsed.data
     const place = parsed.error.issues[0]?.path.join('.') ?? ''
     throw new InputError(
-      `Item ${i + 1}${place === '' ? '' : `, "${place}"`}: expected {"id"?, "title"?, "text", "sentences"?: [[start, end], …]}.`,
+      `Item ${i + 1}${place === '' ? '' : `, "${place}"`}: expected ${isTable ? '{"id"?, "title"?, "caption"?, "header": […], "rows": [[…], …]}' : '{"id"?, "title"?, "text", "sentences"?: [[start, end], …]}'}.`,
       { file },
     )
   })
@@ -129,10 +146,14 @@ async function readItems(input: string, warn: (text: string) => void): Promise<R
 /** What may be absent may be null too, as `jq '{title, text}'` writes it. */
 const optional = <T>(type: z.ZodType<T>) => type.nullish().transform((value) => value ?? undefined)
 
-const itemSchema = z
+const naming = {
+  id: optional(z.union([z.string(), z.number().transform(String)])),
+  title: optional(z.string()),
+}
+
+const textSchema = z
   .object({
-    id: optional(z.union([z.string(), z.number().transform(String)])),
-    title: optional(z.string()),
+    ...naming,
     text: z.string(),
     sentences: optional(z.array(z.tuple([z.number().int(), z.number().int()]))),
   })
@@ -142,6 +163,23 @@ const itemSchema = z
       ...(title !== undefined && { title }),
       text,
       ...(sentences !== undefined && { sentences }),
+    }),
+  )
+
+const tableSchema = z
+  .object({
+    ...naming,
+    caption: optional(z.string()),
+    header: optional(z.array(z.string())),
+    rows: z.array(z.array(z.string())).min(1),
+  })
+  .transform(
+    ({ id, title, caption, header, rows }): Exclude<RefineInput, string> => ({
+      ...(id !== undefined && { id }),
+      ...(title !== undefined && { title }),
+      ...(caption !== undefined && { caption }),
+      header: header ?? [],
+      rows,
     }),
   )
 

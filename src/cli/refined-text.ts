@@ -2,20 +2,18 @@ import pc from 'picocolors'
 import type { RefinedItem } from '../encoder/index.ts'
 
 /**
- * A refined item for a terminal: its tree with scores and what became of each visited node, then its text with kept regions marked
- * `+` and dropped ones `-`, a leaf a line.
+ * A refined item for a terminal: its tree with scores and what became of each visited node, then its leaves, a line each, kept
+ * ones marked `+` and dropped ones `-`.
  *
- * @param text the item's whole text, which the nodes' offsets point into
+ * @param leafTexts [leaves]
  */
-export function refinedText(item: RefinedItem, text: string): string {
+export function refinedText(item: RefinedItem, leafTexts: readonly string[]): string {
   const keptLeaf = (leaf: number): boolean => item.kept.some(({ from, to }) => from <= leaf && leaf < to)
   const lines: string[] = []
   if (item.title !== undefined) lines.push(pc.bold(printable(item.title)))
   lines.push(...treeLines(item))
-  const leaves = item.nodes.filter(({ from, to }) => to - from === 1).sort((a, b) => a.from - b.from)
-  for (const { from, start, end } of leaves) {
-    const sentence = printable(text.slice(start, end))
-    lines.push(keptLeaf(from) ? pc.green(`+ ${sentence}`) : pc.dim(`- ${sentence}`))
+  for (const [leaf, text] of leafTexts.entries()) {
+    lines.push(keptLeaf(leaf) ? pc.green(`+ ${printable(text)}`) : pc.dim(`- ${printable(text)}`))
   }
   return lines.join('\n')
 }

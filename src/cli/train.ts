@@ -9,7 +9,7 @@ import {
   type TrainSettingsInput,
   train,
 } from '../train/index.ts'
-import { number, whole } from './flags.ts'
+import { number, tableFormatOption, whole } from './flags.ts'
 import { createOutput, type Output } from './output.ts'
 
 interface Flags extends Omit<TrainSettingsInput, 'benchmarkWeights' | 'kindWeights'> {
@@ -66,6 +66,7 @@ export function register(program: Command): void {
     .option('--targets <pattern...>', 'modules to adapt, by name or regular expression (all linear ones)')
     .option('--title', "start every node's text with its item's title (default)")
     .option('--no-title', 'leave titles out')
+    .addOption(tableFormatOption('markdown'))
     .option('--validation-share <x>', 'part of the training data, by source, that selects the adapter (0.15)', number)
     .addOption(
       new Option('--selection <metric>', 'validation metric that selects (decision_accuracy)').choices([

@@ -87,6 +87,7 @@ const questionSchema = z.strictObject({
   question: wellFormed.refine((text) => text.trim() !== '', { message: 'is empty' }),
   answers: z.array(wellFormed),
   source: id.exactOptional(),
+  variant: name.exactOptional(),
   gold: z.array(goldSchema),
   retrieved: z.array(id).exactOptional(),
 })

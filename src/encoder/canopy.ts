@@ -1,7 +1,7 @@
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { z } from 'zod'
-import { RENDERING_VERSION, SEGMENTER_VERSION } from '../hierarchy/index.ts'
+import { RENDERING_VERSION, SEGMENTER_VERSION, TABLE_FORMAT_NAMES } from '../hierarchy/index.ts'
 import { InputError } from '../support/errors.ts'
 import { exists, fileError } from '../support/files.ts'
 import type { EncoderProfile } from './checkpoint.ts'
@@ -25,7 +25,8 @@ const schema = z.object({
   maxLength: z.number().int().positive(),
   /** Whether a node's text starts with its item's title. */
   title: z.boolean(),
-  tableFormat: z.literal('markdown'),
+  /** How a table's header and rows become text. */
+  tableFormat: z.enum(TABLE_FORMAT_NAMES),
   branching: z.number().int().min(2),
   rendering: z.string(),
   segmenter: z.string(),
@@ -45,7 +46,7 @@ export const CANOPY_FILE = 'canopy.json'
 export function canopySettings(
   base: EncoderProfile,
   query: EncoderProfile,
-  options: { title: boolean; branching: number },
+  options: Pick<CanopySettings, 'title' | 'tableFormat' | 'branching'>,
 ): CanopySettings {
   return {
     schema: 'canopy-encoder/1',
@@ -54,7 +55,7 @@ export function canopySettings(
     prompts: { query: query.prompts.query, node: base.prompts.node },
     maxLength: base.maxLength,
     title: options.title,
-    tableFormat: 'markdown',
+    tableFormat: options.tableFormat,
     branching: options.branching,
     rendering: RENDERING_VERSION,
     segmenter: SEGMENTER_VERSION,

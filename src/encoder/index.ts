@@ -46,6 +46,6 @@ export {
 } from './pack.ts'
 export { type EncoderPair, openPair, type PairOptions, readEncoderPair } from './pair.ts'
 export { createRandomBert, type RandomBertOptions } from './random-bert.ts'
-export { type KeptRange, type RefinedItem, type RefineInput, refineItems } from './refine-items.ts'
+export { type KeptRange, type RefinedItem, type RefineInput, refineItems, toHierarchy } from './refine-items.ts'
 export { type Encoder, type OpenEncoderOptions, openEncoder } from './serve.ts'
 export { loadTokenizer, type Tokenizer } from './tokenizer.ts'

@@ -62,7 +62,7 @@ export async function readEncoderPair(encoder: string, options: PairOptions = {}
     encoder: profile,
     adapter,
     query,
-    settings: known ?? canopySettings(profile, query, { title: true, branching: 2 }),
+    settings: known ?? canopySettings(profile, query, { title: true, tableFormat: 'markdown', branching: 2 }),
     trained: known !== undefined,
   }
 }

@@ -1,21 +1,34 @@
-import { buildHierarchy, type Hierarchy, renderNode, type TextItem, type TreeNode } from '../hierarchy/index.ts'
+import {
+  buildHierarchy,
+  extentOf,
+  type Hierarchy,
+  renderContent,
+  renderNode,
+  type TreeNode,
+} from '../hierarchy/index.ts'
 import { refine } from '../refine/index.ts'
 import { InputError } from '../support/errors.ts'
 import type { CanopySettings } from './canopy.ts'
 import type { Embedder } from './embed.ts'
 
-/** A passage to refine: its text, or text with title and, where they are known, sentence boundaries (UTF-16 offsets). */
-export type RefineInput = string | { id?: string; title?: string; text: string; sentences?: [number, number][] }
+/**
+ * What to refine. A passage: its text, or text with title and, where they are known, sentence boundaries (UTF-16 offsets). A table:
+ * column header (or `[]`) and rows of cells, with title and caption.
+ */
+export type RefineInput =
+  | string
+  | { id?: string; title?: string; text: string; sentences?: [number, number][] }
+  | { id?: string; title?: string; caption?: string; header: string[]; rows: string[][] }
 
 /** A region that refinement kept. */
 export interface KeptRange {
-  /** Leaves `[from, to)` of the item: sentences, for text. */
+  /** Leaves `[from, to)` of the item: sentences of a text, rows of a table. */
   from: number
   to: number
-  /** UTF-16 offsets `[start, end)` into the item's text. */
+  /** Where it lies in the item, `[start, end)`: UTF-16 offsets into a text, rows of a table. */
   start: number
   end: number
-  /** The text between them. */
+  /** The text between them; of a table, its rows as the encoder's table format has them. */
   text: string
   /** cos(f0(question), fθ(region)). */
   score: number
@@ -25,6 +38,7 @@ export interface KeptRange {
 export interface RefinedItem {
   id?: string
   title?: string
+  modality: 'text' | 'table'
   /** How many leaves the item has. */
   leaves: number
   /** In reading order, disjoint. */
@@ -42,14 +56,14 @@ export interface RefinedItem {
  */
 export async function refineItems(
   encoders: { query: Embedder; node: Embedder },
-  settings: Pick<CanopySettings, 'title' | 'branching'>,
+  settings: Pick<CanopySettings, 'title' | 'tableFormat' | 'branching'>,
   question: string,
   items: readonly RefineInput[],
   options: { signal?: AbortSignal } = {},
 ): Promise<RefinedItem[]> {
   if (typeof question !== 'string' || question.trim() === '') throw new InputError('The question is empty.')
   const trees = items.map((input, i) => toHierarchy(input, i, settings.branching))
-  const texts = trees.flatMap((tree) => tree.nodes.map((node) => renderNode(tree, node, { title: settings.title })))
+  const texts = trees.flatMap((tree) => tree.nodes.map((node) => renderNode(tree, node, settings)))
   const asked = await encoders.query.embedTexts([question], 'query', options)
   const embedded = await encoders.node.embedTexts(texts, 'node', options)
   const { dimension } = encoders.node
@@ -70,8 +84,15 @@ export async function refineItems(
     return {
       ...(typeof input === 'object' && input.id !== undefined ? { id: input.id } : {}),
       ...(typeof input === 'object' && input.title !== undefined ? { title: input.title } : {}),
+      modality: tree.item.modality as 'text' | 'table',
       leaves: tree.leaves.length,
-      kept: refine(tree.root, score).map((node) => keptRange(tree, node, score(node))),
+      kept: refine(tree.root, score).map((node) => ({
+        from: node.from,
+        to: node.to,
+        ...extent(tree, node),
+        text: renderContent(tree, node, settings),
+        score: score(node),
+      })),
       nodes: tree.nodes.map((node, n) => ({
         from: node.from,
         to: node.to,
@@ -83,23 +104,34 @@ export async function refineItems(
   })
 }
 
-function toHierarchy(input: RefineInput, place: number, branching: number): Hierarchy {
+/**
+ * The hierarchy of what is to be refined.
+ *
+ * @param place of the input among its likes, for messages
+ * @throws InputError when it is neither a text with words nor a table with rows
+ */
+export function toHierarchy(input: RefineInput, place: number, branching: number): Hierarchy {
   const given = typeof input === 'string' ? { text: input } : input
   if (given === null || typeof given !== 'object')
-    throw new InputError(`Item ${place + 1} is neither a text nor an object with "text".`)
-  const item: TextItem = { ...given, id: given.id ?? `item ${place + 1}`, modality: 'text' }
-  if (typeof item.text !== 'string' || item.text.trim() === '')
-    throw new InputError(`Item ${place + 1}${given.id === undefined ? '' : ` ("${given.id}")`} has no text to refine.`)
-  return buildHierarchy(item, branching)
+    throw new InputError(`Item ${place + 1} is neither a text nor an object with "text" or "rows".`)
+  const id = given.id ?? `item ${place + 1}`
+  const name = `Item ${place + 1}${given.id === undefined ? '' : ` ("${given.id}")`}`
+  if ('rows' in given) {
+    const { header, rows } = given
+    const isCells = (cells: unknown): boolean => Array.isArray(cells) && cells.every((cell) => typeof cell === 'string')
+    if (!isCells(header) || !Array.isArray(rows) || !rows.every(isCells))
+      throw new InputError(
+        `${name} is no table: "header" is a list of cells, "rows" a list of such lists, all of them text.`,
+      )
+    return buildHierarchy({ ...given, id, modality: 'table' }, branching)
+  }
+  if (typeof given.text !== 'string' || given.text.trim() === '') throw new InputError(`${name} has no text to refine.`)
+  return buildHierarchy({ ...given, id, modality: 'text' }, branching)
 }
 
 function extent(tree: Hierarchy, node: TreeNode): { start: number; end: number } {
-  return { start: tree.leaves[node.from]![0], end: tree.leaves[node.to - 1]![1] }
-}
-
-function keptRange(tree: Hierarchy, node: TreeNode, score: number): KeptRange {
-  const { start, end } = extent(tree, node)
-  return { from: node.from, to: node.to, start, end, text: (tree.item as TextItem).text.slice(start, end), score }
+  const [start, end] = extentOf(tree, node)
+  return { start, end }
 }
 
 /** Cosine of the first row of `a` and the row of `b` that starts at `at`. */

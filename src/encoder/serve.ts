@@ -1,4 +1,5 @@
 import { Worker } from 'node:worker_threads'
+import type { TableFormatName } from '../hierarchy/index.ts'
 import { InputError } from '../support/errors.ts'
 import type { Progress } from '../support/progress.ts'
 import type { PairOptions } from './pair.ts'
@@ -7,6 +8,8 @@ import type { RefinedItem, RefineInput } from './refine-items.ts'
 export interface OpenEncoderOptions extends PairOptions {
   /** Start every region's text with its item's title; as trained by default. */
   title?: boolean
+  /** How a table's header and rows become text; as trained by default. */
+  tableFormat?: TableFormatName
   /** Children of a node of the hierarchy, at most; as trained by default. */
   branching?: number
   /** Threads of ONNX Runtime; all processors by default. */

@@ -32,6 +32,7 @@ async function serve(): Promise<void> {
   })
   const settings = {
     title: options.title ?? pair.settings.title,
+    tableFormat: options.tableFormat ?? pair.settings.tableFormat,
     branching: options.branching ?? pair.settings.branching,
   }
   const running = new Map<number, AbortController>()

@@ -13,6 +13,7 @@ import {
   renderHeader,
   renderNode,
   SEGMENTER_VERSION,
+  type TableFormatName,
 } from '../hierarchy/index.ts'
 import { decisionCase } from '../preferences/index.ts'
 import { InputError } from '../support/errors.ts'
@@ -57,8 +58,10 @@ export interface EvaluateOptions {
   countTokens: (text: string) => number
   /** Name of that tokenizer. */
   tokenizer: string
-  /** Whether nodes carry their item's title. */
+  /** Whether nodes carry their item's title (and a table's caption). */
   title: boolean
+  /** How tables become text, for the encoder and for counting tokens; Markdown unless told. */
+  tableFormat?: TableFormatName | undefined
   /** Branching factor of the trees; 2 unless told. */
   branching?: number | undefined
   /** Seeds the permutation of questions and the bootstrap; '1' unless told. */
@@ -126,7 +129,7 @@ export async function evaluate(options: EvaluateOptions): Promise<EvaluationResu
       configuration: sha256(
         JSON.stringify([
           ...[options.query, options.frozen, options.fineTuned].map((encoder) => encoder?.fingerprint ?? ''),
-          ...[RENDERING_VERSION, SEGMENTER_VERSION, options.title, branching],
+          ...[RENDERING_VERSION, SEGMENTER_VERSION, options.title, options.tableFormat ?? 'markdown', branching],
         ]),
       ),
     }
@@ -278,6 +281,7 @@ function describe(
     rendering: RENDERING_VERSION,
     segmenter: SEGMENTER_VERSION,
     title: options.title,
+    tableFormat: options.tableFormat ?? 'markdown',
     branching: options.branching ?? 2,
     tokenizer: options.tokenizer,
     seed: options.seed ?? '1',
@@ -321,7 +325,16 @@ async function* scoreQuestions(
   survey: Survey,
   options: EvaluateOptions,
 ): AsyncIterable<ScoredQuestion> {
-  const { split, title, branching = 2, batchNodes = 512, countTokens, onProgress, signal } = options
+  const {
+    split,
+    title,
+    tableFormat = 'markdown',
+    branching = 2,
+    batchNodes = 512,
+    countTokens,
+    onProgress,
+    signal,
+  } = options
   let done = 0
   const phase = 'evaluate'
   onProgress?.({ phase, done, total: survey.questions })
@@ -351,14 +364,14 @@ async function* scoreQuestions(
           const hierarchy = buildHierarchy(await dataset.item(id), branching)
           item = {
             hierarchy,
-            headerTokens: countTokens(renderHeader(hierarchy.item, { title: true })),
+            headerTokens: countTokens(renderHeader(hierarchy.item, { title: true, tableFormat })),
             leafTokens: Int32Array.from(hierarchy.leaves, (_, leaf) =>
-              countTokens(renderContent(hierarchy, { from: leaf, to: leaf + 1, children: [] })),
+              countTokens(renderContent(hierarchy, { from: leaf, to: leaf + 1, children: [] }, { tableFormat })),
             ),
             offset: texts.length,
           }
           items.set(id, item)
-          for (const node of hierarchy.nodes) texts.push(renderNode(hierarchy, node, { title }))
+          for (const node of hierarchy.nodes) texts.push(renderNode(hierarchy, node, { title, tableFormat }))
         }
         waiting.items.push({ entries, item })
       }

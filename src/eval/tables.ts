@@ -1,4 +1,5 @@
 import { stringify } from 'csv-stringify/sync'
+import type { TableFormatName } from '../hierarchy/index.ts'
 import { DECISION_CASES } from '../preferences/index.ts'
 import type { Estimate, Estimates } from './estimates.ts'
 import type { LevelMedian } from './levels.ts'
@@ -37,6 +38,7 @@ export interface Evaluation {
   rendering: string
   segmenter: string
   title: boolean
+  tableFormat: TableFormatName
   branching: number
   /** What counts tokens: the node encoder's own tokenizer, without special tokens. */
   tokenizer: string
@@ -95,7 +97,7 @@ export function summaryMarkdown(estimates: Estimates, evaluation: Evaluation): s
       ...Object.entries(encoders).map(
         ([role, e]) => `- ${ROLE_NAMES[role]}: ${e.name} (${e.fingerprint.slice(0, 12)})`,
       ),
-      `- Nodes: ${evaluation.title ? 'with title' : 'without title'}, branching ${evaluation.branching}, ${evaluation.rendering}, ${evaluation.segmenter}`,
+      `- Nodes: ${evaluation.title ? 'with title' : 'without title'}, tables as ${evaluation.tableFormat}, branching ${evaluation.branching}, ${evaluation.rendering}, ${evaluation.segmenter}`,
       `- Tokens: counted by the tokenizer of ${evaluation.tokenizer}, without special tokens; title and header once per item`,
       `- Intervals: 95 % percentile bootstrap, ${evaluation.resamples} resamples of sources (seed ${evaluation.seed}); differences are paired`,
       `- Overlap with the training data: ${overlapText(evaluation.overlap)}`,

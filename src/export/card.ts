@@ -34,7 +34,7 @@ model**${bundled ? ' (it lies in `query-encoder/`)' : ''}; \`canopy.json\` holds
 | pooling | ${profile.pooling}${profile.normalize ? ', scaled to length 1' : ''} |
 | dimension | ${profile.dimension} |
 | maximum length | ${profile.maxLength} tokens |
-| text of a region | ${settings.title ? '`title` line, then the sentences' : 'the sentences, without title'} |
+| text of a region | ${settings.title ? '`title` line, then' : 'without title,'} the sentences; of a table the column header, then the rows, as ${settings.tableFormat} |
 | prompt of a region | ${settings.prompts.node === '' ? 'none' : `\`${settings.prompts.node}\``} |
 | branching | ${settings.branching} |
 

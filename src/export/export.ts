@@ -124,7 +124,7 @@ async function checkFolder(folder: string, options: ExportOptions): Promise<Self
       exported: await open(await readEncoder(folder, { kind: 'onnx' })),
       query: await open(queryEncoder),
       instances: options.instances ?? [],
-      title: options.settings.title,
+      rendering: options.settings,
       signal: options.signal,
     })
     onProgress?.({ phase: 'self-check', done: 1, total: 1 })

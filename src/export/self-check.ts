@@ -1,6 +1,6 @@
 import type { Embedder } from '../encoder/index.ts'
 import { accuracyOf, type ScoredTree } from '../eval/index.ts'
-import { type Hierarchy, renderNode } from '../hierarchy/index.ts'
+import { type Hierarchy, type RenderOptions, renderNode } from '../hierarchy/index.ts'
 import { refine } from '../refine/index.ts'
 
 /** A held-out item with its question and gold leaves, over which the exported encoder is compared with the trained one. */
@@ -53,12 +53,12 @@ export async function selfCheck(options: {
   exported: Embedder
   query: Embedder
   instances: readonly CheckInstance[]
-  title: boolean
+  rendering: RenderOptions
   signal?: AbortSignal | undefined
 }): Promise<SelfCheck> {
-  const { trained, exported, query, instances, title } = options
+  const { trained, exported, query, instances, rendering } = options
   const run = options.signal === undefined ? {} : { signal: options.signal }
-  const place = instances.map(({ hierarchy }) => hierarchy.nodes.map((node) => renderNode(hierarchy, node, { title })))
+  const place = instances.map(({ hierarchy }) => hierarchy.nodes.map((node) => renderNode(hierarchy, node, rendering)))
   const texts = [...new Set([...place.flat(), ...builtInTexts(trained)])]
   const a = await trained.embedTexts(texts, 'node', run)
   const b = await exported.embedTexts(texts, 'node', run)

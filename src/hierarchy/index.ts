@@ -1,8 +1,19 @@
 export { type DroppedAnnotation, type GoldLeaves, goldLeaves } from './gold.ts'
-export { buildHierarchy, type Hierarchy, unsupportedModality } from './hierarchy.ts'
+export { buildHierarchy, type Hierarchy } from './hierarchy.ts'
 export { leafExtents } from './leaves.ts'
-export { RENDERING_VERSION, type RenderOptions, renderContent, renderHeader, renderNode } from './render.ts'
+export {
+  extentOf,
+  type NodeInput,
+  nodeInput,
+  RENDERING_VERSION,
+  type RenderOptions,
+  readsAsText,
+  renderContent,
+  renderHeader,
+  renderNode,
+} from './render.ts'
 export { SEGMENTER_VERSION, segmentSentences } from './segment.ts'
+export { TABLE_FORMAT_NAMES, TABLE_FORMATS, type TableFormat, type TableFormatName } from './table.ts'
 export {
   locateQuote,
   type OffsetUnit,
@@ -14,3 +25,4 @@ export {
 } from './text.ts'
 export { buildTree, nodeKey, preOrder } from './tree.ts'
 export type { GoldEntry, ImageItem, Item, Question, TableItem, TextItem, TreeNode, VideoItem } from './types.ts'
+export { frameTimes, milliseconds } from './video.ts'

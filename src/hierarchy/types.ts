@@ -61,6 +61,11 @@ export interface Question {
   answers: string[]
   /** What questions of one origin share; validation splits and bootstrap clusters never separate it. */
   source?: string
+  /**
+   * Marks questions of a kind that results show apart, as a benchmark of its own (`benchmark:variant`) outside pooled figures;
+   * OTT-QA's whose evidence was traced to several rows, for one.
+   */
+  variant?: string
   gold: GoldEntry[]
   /** Items a retriever returned for the question, gold or not. */
   retrieved?: string[]

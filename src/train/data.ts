@@ -1,7 +1,7 @@
 import { resolve } from 'node:path'
 import type { Dataset } from '../data/index.ts'
 import { addTrainingQuestion, emptyTrainingData, type TrainingData } from '../eval/index.ts'
-import { buildHierarchy, type Hierarchy, nodeKey, renderNode } from '../hierarchy/index.ts'
+import { buildHierarchy, type Hierarchy, nodeKey, type RenderOptions, renderNode } from '../hierarchy/index.ts'
 import { checkFresh, openPreferences, type PreferenceInstance, type Preferences } from '../preferences/index.ts'
 import { InputError } from '../support/errors.ts'
 import { sha256File } from '../support/files.ts'
@@ -245,7 +245,7 @@ function growing() {
 }
 
 /** The strings of an instance's nodes, in the order of its `nodes`. */
-export function renderInstance({ preferences, hierarchy }: RawInstance, title: boolean): string[] {
+export function renderInstance({ preferences, hierarchy }: RawInstance, rendering: RenderOptions): string[] {
   const nodes = new Map(hierarchy.nodes.map((node) => [nodeKey(node), node]))
   return preferences.nodes.map(([from, to]) => {
     const node = nodes.get(nodeKey({ from, to, children: [] }))
@@ -253,6 +253,6 @@ export function renderInstance({ preferences, hierarchy }: RawInstance, title: b
       throw new InputError(
         `The preferences name the node [${from}, ${to}) of item "${preferences.item}", whose hierarchy has none; build the preferences again.`,
       )
-    return renderNode(hierarchy, node, { title })
+    return renderNode(hierarchy, node, rendering)
   })
 }

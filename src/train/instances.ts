@@ -1,3 +1,4 @@
+import type { RenderOptions } from '../hierarchy/index.ts'
 import type { PairKind, PreferenceInstance } from '../preferences/index.ts'
 import { type RawInstance, renderInstance, type TrainingSet } from './data.ts'
 import type { MicroBatch } from './engine.ts'
@@ -39,11 +40,11 @@ export async function readInstance(
   set: TrainingSet,
   number: number,
   tokenise: Tokenise,
-  title: boolean,
+  rendering: RenderOptions,
 ): Promise<Instance> {
   return prepareInstance(await set.read(number), {
     tokenise,
-    title,
+    rendering,
     question: set.index.question[number]!,
     benchmark: set.index.benchmark[number]!,
   })
@@ -52,12 +53,12 @@ export async function readInstance(
 /** Tokenises an instance's nodes; nodes of equal token sequences become one. */
 export function prepareInstance(
   raw: RawInstance,
-  options: { tokenise: Tokenise; title: boolean; question: number; benchmark: number },
+  options: { tokenise: Tokenise; rendering: RenderOptions; question: number; benchmark: number },
 ): Instance {
   const { preferences } = raw
   const distinct = createDistinct()
   let truncated = 0
-  const place = renderInstance(raw, options.title).map((text) => {
+  const place = renderInstance(raw, options.rendering).map((text) => {
     const encoded = options.tokenise(text)
     if (encoded.truncated) truncated++
     return distinct.add(encoded.ids)

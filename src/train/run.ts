@@ -186,8 +186,7 @@ async function lockedTrain(
     signal: options.signal,
     async batch(step) {
       const instances = []
-      for (const number of sampler.batch(step))
-        instances.push(await readInstance(set, number, tokenise, settings.title))
+      for (const number of sampler.batch(step)) instances.push(await readInstance(set, number, tokenise, settings))
       return assembleBatch(instances, settings, set.benchmarks, trainable.tokens, settings.tokenBudget)
     },
     async validate(tensors) {
@@ -201,7 +200,7 @@ async function lockedTrain(
         queries,
         dimension: trainable.dimension,
         tokenise,
-        title: settings.title,
+        rendering: settings,
         loss: settings,
         weighting: settings,
         onInstance: (done) => onProgress({ phase: 'validating', done, total }),
@@ -225,6 +224,7 @@ async function lockedTrain(
     await writeAdapter(temporary, adapter, encoder)
     const canopy = canopySettings(encoder, queryEncoder, {
       title: settings.title,
+      tableFormat: settings.tableFormat,
       branching: set.sources[0]!.branching,
     })
     await writeFileAtomic(join(temporary, CANOPY_FILE), `${JSON.stringify(canopy, null, 2)}\n`)

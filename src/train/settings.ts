@@ -2,6 +2,7 @@ import { readFile } from 'node:fs/promises'
 import { extname } from 'node:path'
 import { parse as parseYaml } from 'yaml'
 import { z } from 'zod'
+import { TABLE_FORMAT_NAMES } from '../hierarchy/index.ts'
 import { InputError } from '../support/errors.ts'
 
 const positive = z.number().positive()
@@ -77,8 +78,10 @@ const schema = z.strictObject({
 
   /** Seeds LoRA's matrices, the validation part and the order of the instances. */
   seed: z.number().int().min(0).default(1),
-  /** Whether every node's text starts with its item's title. */
+  /** Whether every node's text starts with its item's title (and a table's caption). */
   title: z.boolean().default(true),
+  /** How a table's header and rows become text. */
+  tableFormat: z.enum(TABLE_FORMAT_NAMES).default('markdown'),
   /** Threads of ONNX Runtime; null: the processors of the machine. Bits of the result depend on it. */
   threads: count.nullable().default(null),
 })

@@ -1,3 +1,4 @@
+import type { RenderOptions } from '../hierarchy/index.ts'
 import type { TrainingSet } from './data.ts'
 import type { Engine } from './engine.ts'
 import { benchmarkWeight, type Instance, readInstance, type Tokenise, type WeightingSettings } from './instances.ts'
@@ -18,7 +19,7 @@ export async function validate(options: {
   queries: Float32Array
   dimension: number
   tokenise: Tokenise
-  title: boolean
+  rendering: RenderOptions
   loss: LossSettings
   weighting: WeightingSettings
   onInstance?: (done: number) => void
@@ -30,7 +31,7 @@ export async function validate(options: {
   for (let start = 0; start < instances.length; start += CHUNK) {
     const chunk: Instance[] = []
     for (const number of instances.subarray(start, start + CHUNK))
-      chunk.push(await readInstance(set, number, options.tokenise, options.title))
+      chunk.push(await readInstance(set, number, options.tokenise, options.rendering))
     const missing = new Map<string, Int32Array>()
     for (const { sequences } of chunk) for (const ids of sequences) missing.set(ids.join(), ids)
     embedded.clear()

@@ -53,7 +53,7 @@ async function makeAdapter(path: string, encoder: string): Promise<void> {
   const targets = modules.map((module) => ({ ...module, rank: 2, alpha: 4 }))
   const adapter = { targets, tensors: initialLora(targets, '1'), baseFingerprint: profile.fingerprint }
   await writeAdapter(path, adapter, profile)
-  const settings = canopySettings(profile, profile, { title: true, branching: 2 })
+  const settings = canopySettings(profile, profile, { title: true, tableFormat: 'markdown', branching: 2 })
   writeFileSync(join(path, CANOPY_FILE), JSON.stringify(settings))
 }
 

@@ -227,7 +227,7 @@ describe('canopy.json beside an adapter', () => {
   it('has to fit the files of both encoders', async () => {
     const folder = join(temporaryFolder(), 'adapter')
     await writeAdapter(folder, adapterOver(['query']), profile)
-    const settings = canopySettings(profile, profile, { title: false, branching: 3 })
+    const settings = canopySettings(profile, profile, { title: false, tableFormat: 'markdown', branching: 3 })
     const read = (more: Partial<CanopySettings>) => {
       writeFileSync(join(folder, CANOPY_FILE), JSON.stringify({ ...settings, ...more }))
       return readEncoderPair(tinyBert('mean'), { adapter: folder })

@@ -97,7 +97,7 @@ describe('openEncoder', () => {
     ])
     for (const [i, { kept, nodes }] of results.entries()) {
       const input = ITEMS[i] as RefineInput
-      const text = typeof input === 'string' ? input : input.text
+      const text = typeof input === 'string' ? input : (input as { text: string }).text
       expect(kept.length).toBeGreaterThan(0)
       for (const range of kept) expect(range.text).toBe(text.slice(range.start, range.end))
       expect(nodes[0]).toMatchObject({ from: 0, start: 0, end: text.length })
@@ -112,6 +112,26 @@ describe('openEncoder', () => {
     expect(results).toEqual(await refineHere(checkpoint, options))
     expect(results[1]?.nodes).toHaveLength(5)
     expect(results[1]?.kept).toEqual(results[0]?.kept)
+  })
+
+  it('refines tables by rows, which come back as the table format has them', async () => {
+    const encoder = await open()
+    const header = ['Mill', 'Ground']
+    const rows = [
+      ['Upper mill', 'rye'],
+      ['Lower mill', 'oats'],
+      ['Wind mill', 'wheat'],
+    ]
+    const [item] = await encoder.refine('What did the lower mill grind?', [{ title: 'Mills', header, rows }])
+    expect(item).toMatchObject({ title: 'Mills', modality: 'table', leaves: 3 })
+    expect(item!.nodes[0]).toMatchObject({ from: 0, to: 3, start: 0, end: 3 })
+    for (const { start, end, text } of item!.kept) {
+      const expected = rows.slice(start, end).map((cells) => `| ${cells.join(' | ')} |\n`)
+      expect(text).toBe(expected.join(''))
+    }
+    await expect(encoder.refine('?', [{ header, rows: [['a', 3]] } as unknown as RefineInput])).rejects.toThrow(
+      'Item 1 is no table',
+    )
   })
 
   it('answers several questions at once, each with its own result', async () => {
@@ -136,7 +156,7 @@ describe('openEncoder', () => {
     const profile = await readEncoder(tinyBert('mean'))
     const adapter = await readAdapter(join(tinyBert('mean'), 'adapter'), profile)
     const output = join(temporaryFolder(), 'export')
-    const settings = canopySettings(profile, profile, { title: false, branching: 3 })
+    const settings = canopySettings(profile, profile, { title: false, tableFormat: 'markdown', branching: 3 })
     await exportEncoder({
       encoder: profile,
       adapter,

@@ -63,7 +63,7 @@ async function writeRun(path: string, encoder: string, zero: boolean, title: boo
   await mkdir(path, { recursive: true })
   await writeFile(join(path, 'config.json'), '{}')
   await writeAdapter(join(path, 'adapter'), { targets, tensors, baseFingerprint: profile.fingerprint }, profile)
-  const settings = canopySettings(profile, profile, { title, branching: 2 })
+  const settings = canopySettings(profile, profile, { title, tableFormat: 'markdown', branching: 2 })
   await writeFile(join(path, 'adapter', CANOPY_FILE), JSON.stringify(settings))
   return join(path, 'adapter')
 }

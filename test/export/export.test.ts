@@ -50,7 +50,7 @@ interface Setup {
 async function setup(variant: Variant, more: Partial<ExportOptions> = {}): Promise<Setup> {
   const encoder = await readEncoder(tinyBert(variant))
   const adapter = variant === 'mean' ? await readAdapter(join(tinyBert('mean'), 'adapter'), encoder) : undefined
-  const settings = canopySettings(encoder, encoder, { title: true, branching: 2 })
+  const settings = canopySettings(encoder, encoder, { title: true, tableFormat: 'markdown', branching: 2 })
   const parent = temporaryFolder()
   const output = join(parent, 'exported')
   const common = { encoder, adapter, queryEncoder: encoder, settings, output, version: '0', threads: 1 }
@@ -264,7 +264,7 @@ describe('the self-check', () => {
         exported: await open(await readEncoder(output)),
         query: await open(encoder),
         instances,
-        title: true,
+        rendering: { title: true },
       })
       expect(check.minCosine).toBeLessThan(FP32_BOUNDS.minCosine)
       expect(failures(check)).toEqual([

@@ -4,7 +4,6 @@ import {
   buildHierarchy,
   type GoldEntry,
   goldLeaves,
-  type Item,
   leafExtents,
   locateQuote,
   type OffsetUnit,
@@ -110,18 +109,6 @@ describe('buildHierarchy', () => {
       [2, 3],
     ])
     expect(buildHierarchy(item('One. Two. Three.'), 3).root.children.length).toBe(3)
-  })
-
-  it('says that other modalities are not supported yet', () => {
-    const others: Item[] = [
-      { id: 't', modality: 'table', header: ['a'], rows: [['1']] },
-      { id: 'i', modality: 'image', image: 'a.jpg' },
-      { id: 'v', modality: 'video', start: 0, end: 60 },
-    ]
-    for (const other of others) {
-      expect(() => buildHierarchy(other)).toThrow(InputError)
-      expect(() => buildHierarchy(other)).toThrow(`Item "${other.id}" is of modality "${other.modality}"`)
-    }
   })
 })
 

@@ -52,7 +52,7 @@ function instance(
     },
     {
       tokenise: words(options.limit ?? 100),
-      title: options.title ?? true,
+      rendering: { title: options.title ?? true },
       question: 0,
       benchmark: options.benchmark ?? 0,
     },
