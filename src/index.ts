@@ -15,13 +15,23 @@ export {
 export {
   buildHierarchy,
   buildTree,
+  frameTimes,
+  type GoldEntry,
   goldLeaves,
   type Hierarchy,
+  type ImageItem,
   type Item,
+  type NodeInput,
+  nodeInput,
+  type RenderOptions,
   renderNode,
   segmentSentences,
+  TABLE_FORMATS,
+  type TableFormat,
+  type TableItem,
   type TextItem,
   type TreeNode,
+  type VideoItem,
 } from './hierarchy/index.ts'
 export { type PairKind, type PreferencePair, preferencePairs } from './preferences/index.ts'
 export { refine } from './refine/index.ts'

@@ -9,6 +9,7 @@ const mayImport: Record<string, string[]> = {
   support: [],
   hierarchy: ['support'],
   data: ['hierarchy', 'support'],
+  media: ['hierarchy', 'support'],
   preferences: ['data', 'hierarchy', 'support'],
   refine: ['hierarchy', 'support'],
   onnx: ['support'],
@@ -16,6 +17,8 @@ const mayImport: Record<string, string[]> = {
   encoder: ['onnx', 'refine', 'hierarchy', 'support'],
   eval: ['encoder', 'preferences', 'refine', 'data', 'hierarchy', 'support'],
   train: ['autodiff', 'onnx', 'encoder', 'eval', 'preferences', 'refine', 'data', 'hierarchy', 'support'],
+  report: ['eval', 'media', 'preferences', 'refine', 'data', 'hierarchy', 'support'],
+  reproduce: ['train', 'export', 'report', 'encoder', 'eval', 'preferences', 'data', 'hierarchy', 'support'],
   export: ['onnx', 'encoder', 'eval', 'preferences', 'refine', 'data', 'hierarchy', 'support'],
 }
 

@@ -2,22 +2,36 @@ import { dirname, join, resolve } from 'node:path'
 import type { Command } from 'commander'
 import {
   type CanopySettings,
-  type Embedder,
-  type EmbedderOptions,
-  type EncoderProfile,
-  openEmbedder,
+  loadTokenizer,
+  locateEncoder,
+  openPair,
+  readEncoder,
   readEncoderPair,
   settingsDrift,
 } from '../encoder/index.ts'
-import { evaluate, looksText, metricsJson, overlapText, readTrainingData, terminalTable } from '../eval/index.ts'
+import {
+  type EvaluationResult,
+  evaluate,
+  evaluateScores,
+  looksText,
+  metricsJson,
+  overlapText,
+  readTrainingData,
+  terminalTable,
+  tokensText,
+} from '../eval/index.ts'
 import type { TableFormatName } from '../hierarchy/index.ts'
+import { UsageError } from '../support/errors.ts'
 import { exists } from '../support/files.ts'
 import { tableFormatOption, whole } from './flags.ts'
 import { interruptible } from './interrupt.ts'
-import { createOutput } from './output.ts'
+import { createOutput, type Output } from './output.ts'
 
 interface Flags {
-  encoder: string
+  encoder?: string
+  scores?: string[]
+  frozenScores?: string[]
+  name?: string
   adapter?: string
   queryEncoder?: string
   dataset: string[]
@@ -33,6 +47,7 @@ interface Flags {
   tokenBudget?: number
   cache?: string
   allowOverlap?: boolean
+  report: boolean
   json?: boolean
 }
 
@@ -42,13 +57,15 @@ export function register(program: Command): void {
     .summary('measure a node encoder against gold, frozen and with controls')
     .description(
       'Scores every node of the items of a split, refines, and compares with the gold evidence: the frozen encoder beside the\n' +
-        'fine-tuned one and beside controls that never read the question. Writes decisions.csv, pruning.csv, metrics.json,\n' +
-        'summary.md and decisions.jsonl.',
+        'fine-tuned one, beside controls that never read the question and beside flat selection of leaves and nodes. Writes\n' +
+        'decisions.csv, pruning.csv, selection.csv, metrics.json, summary.md, decisions.jsonl (a line for each decision node),\n' +
+        'scores.jsonl (a line for each question and item, with every score) and report.html.\n\n' +
+        'With --scores no encoder runs: the scores of any other model are measured in the same way, of images and videos too.',
     )
-    .requiredOption(
-      '--encoder <folder>',
-      'node encoder: a checkpoint, or an exported folder; folder or Hugging Face id',
-    )
+    .option('--encoder <folder>', 'node encoder: a checkpoint, or an exported folder; folder or Hugging Face id')
+    .option('--scores <file...>', 'measure these scores of nodes (JSON lines, see below) as the row "fine-tuned"')
+    .option('--frozen-scores <file...>', 'with --scores: scores for the row "frozen"')
+    .option('--name <name>', "with --scores: the model's name for the tables")
     .option('--adapter <folder>', 'LoRA adapter over it, as runs/name/adapter')
     .option('--query-encoder <folder>', 'frozen encoder of the questions (default: --encoder without any adapter)')
     .requiredOption('--dataset <folder...>', 'dataset folders')
@@ -65,22 +82,98 @@ export function register(program: Command): void {
     .option('--token-budget <n>', 'tokens computed at once; bounds memory (default: 4096)', whole(16))
     .option('--cache <folder>', 'keep node embeddings there, and take them from there')
     .option('--allow-overlap', 'evaluate although sources of the split were trained on')
+    .option('--no-report', 'leave out report.html, the figures and the viewer of the evidence')
     .option('--json', 'print the metrics as JSON')
     .addHelpText(
       'after',
       `
-Example:
+Scores: one JSON object a line, in any order, for every gold item of the split (and every other retrieved one, unless
+--no-retrieved is given), with a finite score for every node of its tree:
+  {"question":"q7","item":"i3","nodes":[[0,3],[0,2],[0,1],[1,2],[2,3]],"scores":[0.31,0.42,0.40,0.17,0.22]}
+"benchmark" is needed where two benchmarks have a question of that id. "scores" may be {"frozen":[…],"fine-tuned":[…],
+"permuted":[…]}, the last ones of another question asked in its place. Tokens are counted by the tokenizer of --encoder; without
+it by the lines' own "headerTokens" and "leafTokens", which all of them have or none; without those as words. A scores.jsonl of
+an evaluation is such a file.
+
+Examples:
   $ canopy evaluate --encoder models/all-MiniLM-L6-v2 --adapter runs/minilm/adapter \\
-      --dataset datasets/hotpotqa datasets/nq --split dev --output runs/minilm/eval`,
+      --dataset datasets/hotpotqa datasets/nq --split dev --output runs/minilm/eval
+  $ canopy evaluate --scores reranker.jsonl --name "my reranker" --dataset datasets/hotpotqa --split dev --output results`,
     )
     .action(run)
 }
 
 async function run(flags: Flags): Promise<void> {
   const out = createOutput({ json: flags.json })
+  if (flags.scores === undefined) {
+    if (flags.encoder === undefined)
+      throw new UsageError('Give --encoder, or --scores to measure scores that you have.')
+    if (flags.frozenScores !== undefined || flags.name !== undefined) {
+      throw new UsageError('--frozen-scores and --name belong to --scores.')
+    }
+    return finish(await runEncoders(flags, flags.encoder, out), flags, out)
+  }
+  for (const name of ['adapter', 'queryEncoder', 'title', 'threads', 'tokenBudget', 'cache', 'allowOverlap'] as const) {
+    if (flags[name] === undefined) continue
+    const flag = name.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)
+    throw new UsageError(`--${flag} is of no use with --scores: nothing is embedded.`)
+  }
+  return finish(await runScores(flags, flags.scores, out), flags, out)
+}
+
+async function finish({ estimates, evaluation, looks }: EvaluationResult, flags: Flags, out: Output): Promise<void> {
+  out.line(terminalTable(estimates, evaluation))
+  for (const note of evaluation.notes) out.line(`${note}.`)
+  out.line(`Tokens: ${tokensText(evaluation)}.`)
+  if (flags.scores === undefined) out.line(`Overlap with the training data: ${overlapText(evaluation.overlap)}.`)
+  if (looks !== undefined) out.line(`Looks: ${looksText(looks)}.`)
+  out.line(`Results: ${join(flags.output, 'summary.md')} and the files beside it`)
+  if (flags.report) {
+    const { writeReport } = await import('../report/index.ts')
+    const { output, notes } = await interruptible((signal) =>
+      writeReport({ folders: [flags.output], datasets: flags.dataset, onProgress: out.progress, signal }),
+    ).finally(out.done)
+    for (const note of notes) out.warn(note)
+    out.line(`Report: ${output}`)
+  }
+  if (flags.json === true) out.json({ ...JSON.parse(metricsJson(estimates, evaluation)), looks })
+}
+
+const common = (flags: Flags) => ({
+  datasets: flags.dataset,
+  split: flags.split,
+  seed: String(flags.seed),
+  resamples: flags.resamples,
+  retrieved: flags.retrieved,
+  output: flags.output,
+})
+
+async function runScores(flags: Flags, scores: string[], out: Output): Promise<EvaluationResult> {
+  const tokenizer = flags.encoder === undefined ? undefined : await openTokenizer(flags.encoder, out)
+  const { frozenScores, name, tableFormat, branching } = flags
+  return interruptible(async (signal) =>
+    evaluateScores({
+      ...common(flags),
+      ...{ scores, frozenScores, name, tokenizer, tableFormat, branching },
+      looksFile: await looksFile(flags),
+      onProgress: out.progress,
+      signal,
+    }),
+  ).finally(out.done)
+}
+
+async function openTokenizer(name: string, out: Output) {
+  const { folder, ...known } = await locateEncoder(name, { onProgress: out.progress })
+  const profile = await readEncoder(folder, known)
+  const tokenizer = await loadTokenizer(profile)
+  const special = tokenizer.count('')
+  return { name: profile.id, countTokens: (text: string) => tokenizer.count(text) - special }
+}
+
+async function runEncoders(flags: Flags, encoderName: string, out: Output): Promise<EvaluationResult> {
   const { adapter: adapterFolder, queryEncoder } = flags
-  const pair = await readEncoderPair(flags.encoder, { adapter: adapterFolder, queryEncoder, onProgress: out.progress })
-  const { encoder, query, adapter } = pair
+  const pair = await readEncoderPair(encoderName, { adapter: adapterFolder, queryEncoder, onProgress: out.progress })
+  const { encoder, query } = pair
   for (const difference of settingsDrift(pair.settings)) out.warn(`${difference}.`)
   const trained: Partial<CanopySettings> = pair.trained ? pair.settings : {}
   const title = flags.title ?? pair.settings.title
@@ -96,64 +189,40 @@ async function run(flags: Flags): Promise<void> {
     out.warn(`the encoder was trained on trees of branching ${trained.branching}, and is evaluated on ${branching}.`)
   }
 
-  const options: EmbedderOptions = {
+  const opened = await openPair(pair, {
     ...(flags.threads !== undefined && { threads: flags.threads }),
     ...(flags.tokenBudget !== undefined && { tokenBudget: flags.tokenBudget }),
     ...(flags.cache !== undefined && { cache: flags.cache }),
-  }
-  const opened: Embedder[] = []
-  const open = async (profile: EncoderProfile, more: EmbedderOptions = {}): Promise<Embedder> => {
-    const embedder = await openEmbedder(profile, { ...options, ...more })
-    opened.push(embedder)
-    return embedder
-  }
+  })
+  const tuned = opened.node === opened.query ? undefined : opened.node
   try {
-    const frozen = await open(query)
-    const tuned =
-      adapter !== undefined
-        ? await open(encoder, { adapter })
-        : encoder.fingerprint !== query.fingerprint
-          ? await open(encoder)
-          : undefined
-    const { tokenizer } = tuned ?? frozen
+    const { tokenizer } = opened.node
     const special = tokenizer.count('')
-    const result = await interruptible(async (signal) =>
+    return await interruptible(async (signal) =>
       evaluate({
-        datasets: flags.dataset,
-        split: flags.split,
-        query: frozen,
-        frozen,
+        ...common(flags),
+        query: opened.query,
+        frozen: opened.query,
         fineTuned: tuned,
         names: {
           query: query.id,
           frozen: query.id,
-          fineTuned: flags.adapter === undefined ? encoder.id : `${encoder.id} with the adapter ${flags.adapter}`,
+          fineTuned: adapterFolder === undefined ? encoder.id : `${encoder.id} with the adapter ${adapterFolder}`,
         },
         countTokens: (text) => tokenizer.count(text) - special,
         tokenizer: encoder.id,
         title,
         tableFormat,
         branching,
-        seed: String(flags.seed),
-        resamples: flags.resamples,
-        retrieved: flags.retrieved,
-        trainingData: tuned === undefined ? undefined : await readTrainingData(flags.adapter ?? flags.encoder),
+        trainingData: tuned === undefined ? undefined : await readTrainingData(adapterFolder ?? encoderName),
         allowOverlap: flags.allowOverlap,
-        output: flags.output,
         looksFile: await looksFile(flags),
         onProgress: out.progress,
         signal,
       }),
     ).finally(out.done)
-    const { estimates, evaluation, looks } = result
-    out.line(terminalTable(estimates))
-    for (const note of evaluation.notes) out.line(`${note}.`)
-    out.line(`Overlap with the training data: ${overlapText(evaluation.overlap)}.`)
-    if (looks !== undefined) out.line(`Looks: ${looksText(looks)}.`)
-    out.line(`Results: ${join(flags.output, 'summary.md')} and the files beside it`)
-    if (flags.json === true) out.json({ ...JSON.parse(metricsJson(estimates, evaluation)), looks })
   } finally {
-    for (const embedder of opened) await embedder.close()
+    await opened.close()
   }
 }
 

@@ -1,13 +1,12 @@
 import { readFileSync } from 'node:fs'
 import { dirname, resolve } from 'node:path'
 import { type Command, Option } from 'commander'
-import { type Dataset, openDataset } from '../data/index.ts'
 import { readEncoderPair } from '../encoder/index.ts'
 import { readTrainingData } from '../eval/index.ts'
 import { type CheckInstance, exportEncoder, measuredTable, type SelfCheck } from '../export/index.ts'
-import { buildHierarchy, goldLeaves, type TableFormatName } from '../hierarchy/index.ts'
+import type { TableFormatName } from '../hierarchy/index.ts'
 import { InputError } from '../support/errors.ts'
-import { heldOut } from '../train/index.ts'
+import { heldOutInstances } from '../train/index.ts'
 import { tableFormatOption, whole } from './flags.ts'
 import { interruptible } from './interrupt.ts'
 import { createOutput, type Output } from './output.ts'
@@ -64,7 +63,7 @@ async function run(flags: Flags): Promise<void> {
     ? pair.settings
     : { ...pair.settings, title: flags.title ?? true, tableFormat: flags.tableFormat ?? 'markdown' }
   const instances =
-    runFolder === undefined ? [] : await heldOutInstances(runFolder, settings.branching, flags.checkItems, out)
+    runFolder === undefined ? [] : await heldOutItems(runFolder, settings.branching, flags.checkItems, out)
   const { version } = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')) as {
     version: string
   }
@@ -91,30 +90,13 @@ async function run(flags: Flags): Promise<void> {
 }
 
 /** The run's validation items with their questions; none, with a warning, where its data are gone. */
-async function heldOutInstances(
-  runFolder: string,
-  branching: number,
-  most: number,
-  out: Output,
-): Promise<CheckInstance[]> {
-  const instances: CheckInstance[] = []
-  const datasets = new Map<string, Dataset>()
+async function heldOutItems(runFolder: string, branching: number, most: number, out: Output): Promise<CheckInstance[]> {
   try {
-    for await (const { dataset: folder, question, entry } of heldOut(runFolder)) {
-      if (instances.length >= most) break
-      const dataset = datasets.get(folder) ?? (await openDataset(folder))
-      datasets.set(folder, dataset)
-      const hierarchy = buildHierarchy(await dataset.item(entry.item), branching)
-      const { gold } = goldLeaves(hierarchy, entry)
-      instances.push({ benchmark: question.benchmark, question: question.question, hierarchy, gold })
-    }
-    return instances
+    return await heldOutInstances(runFolder, branching, most)
   } catch (error) {
     if (!(error instanceof InputError)) throw error
     out.warn(`The run's held-out items cannot be read (${error.message}); comparing on built-in texts only.`)
     return []
-  } finally {
-    for (const dataset of datasets.values()) await dataset.close()
   }
 }
 

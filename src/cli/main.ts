@@ -11,11 +11,15 @@ type Verb = { register(program: Command): void }
 const verbs: Record<string, () => Promise<Verb>> = {
   import: () => import('./import.ts'),
   check: () => import('./check.ts'),
+  split: () => import('./split.ts'),
   preferences: () => import('./preferences.ts'),
   train: () => import('./train.ts'),
   evaluate: () => import('./evaluate.ts'),
+  compare: () => import('./compare.ts'),
   export: () => import('./export.ts'),
   refine: () => import('./refine.ts'),
+  report: () => import('./report.ts'),
+  reproduce: () => import('./reproduce.ts'),
   quickstart: () => import('./quickstart.ts'),
 }
 

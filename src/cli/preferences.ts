@@ -10,6 +10,7 @@ interface Flags {
   split: string
   output: string
   branching: number
+  variants: boolean
   json?: boolean
 }
 
@@ -25,6 +26,7 @@ export function register(program: Command): void {
     .requiredOption('--split <name>', 'split whose questions to use')
     .requiredOption('--output <file.jsonl>', 'file to write; it changes only when all is built')
     .option('--branching <n>', 'children of a node of the hierarchy, at most', whole(2), 2)
+    .option('--no-variants', 'leave out questions that are marked with a variant; training is told')
     .option('--json', 'print the summary as JSON')
     .addHelpText(
       'after',
@@ -40,7 +42,13 @@ async function run(flags: Flags): Promise<void> {
   const dataset = await openDataset(flags.dataset)
   try {
     const summary = await interruptible((signal) =>
-      buildPreferences({ ...flags, dataset, onProgress: out.progress, signal }),
+      buildPreferences({
+        ...flags,
+        variants: flags.variants ? 'keep' : 'leave-out',
+        dataset,
+        onProgress: out.progress,
+        signal,
+      }),
     ).finally(out.done)
     print(summary, out)
   } finally {
@@ -59,6 +67,8 @@ function print(summary: PreferenceSummary, out: Output): void {
   out.json(summary)
   out.line(`${summary.output}: preferences of "${summary.dataset}", split "${summary.split}"`)
   out.line(`  ${summary.questions} questions, ${summary.questionsWithoutGold} of them without gold`)
+  for (const [name, n] of Object.entries(summary.questionsByVariant)) out.line(`      ${n} of the variant "${name}"`)
+  if (summary.variantsLeftOut > 0) out.line(`      ${summary.variantsLeftOut} left out because of their variant`)
   out.line(`  ${summary.instances} instances (question and gold item)`)
   out.line(`      ${withoutPairs.oneLeaf} without pairs: the item has one leaf`)
   out.line(`      ${withoutPairs.noGoldLeaf} without pairs: no leaf is gold`)

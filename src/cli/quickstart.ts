@@ -6,7 +6,7 @@ import { Command } from 'commander'
 import pc from 'picocolors'
 import { openDataset } from '../data/index.ts'
 import { createRandomBert } from '../encoder/index.ts'
-import { buildHierarchy, renderNode } from '../hierarchy/index.ts'
+import { trainingTexts } from '../reproduce/index.ts'
 import { InputError } from '../support/errors.ts'
 import { exists } from '../support/files.ts'
 import { register as registerEvaluate } from './evaluate.ts'
@@ -14,6 +14,7 @@ import { register as registerExport } from './export.ts'
 import { createOutput, redirectLines } from './output.ts'
 import { register as registerPreferences } from './preferences.ts'
 import { register as registerRefine } from './refine.ts'
+import { register as registerReport } from './report.ts'
 import { register as registerTrain } from './train.ts'
 
 interface Flags {
@@ -71,7 +72,10 @@ async function run({ encoder: given, output, seed, json }: Flags): Promise<void>
       'No --encoder was given. This one knows no language, and random position vectors drown its word vectors: most of what\n' +
         'it learns below is to listen to the words. It shows the way, not what a trained encoder is worth.',
     )
-    await createRandomBert(encoder, { seed, vocabularyFrom: await trainingTexts(dataset) })
+    await createRandomBert(encoder, {
+      seed,
+      vocabularyFrom: await trainingTexts([{ folder: dataset, split: 'train' }]),
+    })
   }
   const shared = ['--encoder', encoder]
   const adapter = ['--adapter', join(place('run'), 'adapter')]
@@ -95,7 +99,10 @@ async function run({ encoder: given, output, seed, json }: Flags): Promise<void>
     ].concat(['--seed', seed]),
   )
   step('Evaluation on questions about subjects that training never saw, beside policies that never read the question')
-  await canopy(['evaluate', ...shared, ...adapter, '--dataset', dataset, '--split', 'dev', '--output', place('eval')])
+  const measured = ['--dataset', dataset, '--split', 'dev', '--output', place('eval'), '--no-report']
+  await canopy(['evaluate', ...shared, ...adapter, ...measured])
+  step('A report: one HTML file with the curves, the figures and every refinement, step by step')
+  await canopy(['report', place('run'), place('eval'), '--dataset', dataset, '--output', place('report.html')])
   step('Export: one ONNX folder, checked against the trained encoder')
   await canopy(['export', ...shared, ...adapter, '--bundle', '--output', place('export')])
 
@@ -116,7 +123,14 @@ async function run({ encoder: given, output, seed, json }: Flags): Promise<void>
 async function canopy(args: string[]): Promise<void> {
   createOutput({}).line(pc.cyan(`$ canopy ${args.map(quoted).join(' ')}`))
   const program = new Command('canopy').exitOverride()
-  for (const register of [registerPreferences, registerTrain, registerEvaluate, registerExport, registerRefine])
+  for (const register of [
+    registerPreferences,
+    registerTrain,
+    registerEvaluate,
+    registerReport,
+    registerExport,
+    registerRefine,
+  ])
     register(program)
   await program.parseAsync(args, { from: 'user' })
   // training that was interrupted says so, sets the status and returns
@@ -137,24 +151,6 @@ async function startFolder(output: string): Promise<void> {
   }
   await mkdir(output, { recursive: true })
   await writeFile(join(output, MARKER), 'Made by "canopy quickstart", which replaces this folder when it runs again.\n')
-}
-
-/** What the random encoder's vocabulary is made from: questions and items of the training split, nothing of dev. */
-async function trainingTexts(folder: string): Promise<string[]> {
-  const dataset = await openDataset(folder)
-  const texts: string[] = []
-  const seen = new Set<string>()
-  for await (const { question } of dataset.questions('train')) {
-    texts.push(question.question)
-    for (const { item: id } of question.gold) {
-      if (seen.has(id)) continue
-      seen.add(id)
-      const hierarchy = buildHierarchy(await dataset.item(id))
-      texts.push(renderNode(hierarchy, hierarchy.root, { title: true }))
-    }
-  }
-  await dataset.close()
-  return texts
 }
 
 /** The first dev question and its gold item. */

@@ -1,6 +1,7 @@
 import { type Command, Option } from 'commander'
 import { readEncoderPair } from '../encoder/index.ts'
 import { UsageError } from '../support/errors.ts'
+import { duration } from '../support/progress.ts'
 import {
   Interrupted,
   type MetricsLine,
@@ -145,7 +146,7 @@ async function run(flags: Flags): Promise<number> {
 }
 
 /** Shows each step: averages over the last ones, and the time left as the whole of this process's steps suggests it. */
-function reporter(out: Output): (line: MetricsLine, run: { totalSteps: number }) => void {
+export function reporter(out: Output): (line: MetricsLine, run: { totalSteps: number }) => void {
   const recent: MetricsLine[] = []
   const started = performance.now()
   let steps = 0
@@ -199,11 +200,4 @@ function printResult(out: Output, result: TrainResult): void {
 
 function percent(x: number): string {
   return `${(100 * x).toFixed(1)} %`
-}
-
-function duration(seconds: number): string {
-  const s = Math.round(seconds)
-  if (s < 60) return `${s} s`
-  const m = Math.floor(s / 60)
-  return m < 60 ? `${m} min ${s % 60} s` : `${Math.floor(m / 60)} h ${m % 60} min`
 }

@@ -10,6 +10,7 @@ import {
 } from '../hierarchy/index.ts'
 import { InputError } from '../support/errors.ts'
 import { fileError, resolveInside } from '../support/files.ts'
+import type { Progress } from '../support/progress.ts'
 import { ITEMS_NAME, META_NAME, namedItems, QUESTIONS_NAME, readMeta } from './dataset.ts'
 import { createColumn, createKeyTable, sha256 } from './ids.ts'
 import { readAt } from './index-file.ts'
@@ -38,6 +39,8 @@ export interface SplitCount {
 export interface CheckReport {
   folder: string
   faults: number
+  /** Items whose picture or video is not in the folder; no fault, as only encoders that read pictures open them. */
+  missingMedia: number
   items: Record<Item['modality'], number>
   /** Of the text items. */
   leaves: number
@@ -48,20 +51,23 @@ export interface CheckReport {
 
 /**
  * Reads a dataset folder whole and tells every fault: lines that are no valid item or question, ids with two contents, sentences that
- * do not fit their text, paths that leave the folder or lead to no file, gold and retrieved items that are not there, gold
+ * do not fit their text, videos without segments, paths that leave the folder, gold and retrieved items that are not there, gold
  * that marks nothing or leaves its item, counts that do not agree. Memory: about 60 bytes for each item and question.
  *
  * @param onFault called for each, in the order of the files' lines
+ * @param onProgress told every 1000 lines
  * @throws InputError when the folder cannot be read at all
  */
 export async function checkDataset(
   folder: string,
   onFault: (fault: Fault) => void,
   signal?: AbortSignal,
+  onProgress?: Progress,
 ): Promise<CheckReport> {
   const report: CheckReport = {
     folder,
     faults: 0,
+    missingMedia: 0,
     items: { text: 0, table: 0, image: 0, video: 0 },
     leaves: 0,
     oneLeafItems: 0,
@@ -93,6 +99,7 @@ export async function checkDataset(
   const reading = { onError: (error: InputError) => tell(error, { file: itemsFile }), signal }
   for await (const { value, line, offset, length } of readJsonLines(itemsFile, reading)) {
     const place = { file: itemsFile, line }
+    if (line % 1000 === 0) onProgress?.({ phase: 'checking items', done: line, ...total(meta?.counts.items) })
     try {
       const item = parseItem(value, place)
       const { entry, isNew } = ids.add(item.id)
@@ -130,6 +137,7 @@ export async function checkDataset(
     const onError = (error: InputError): void => tell(error, { file: questionsFile })
     for await (const { value, line } of readJsonLines(questionsFile, { onError, signal })) {
       const place = { file: questionsFile, line }
+      if (line % 1000 === 0) onProgress?.({ phase: 'checking questions', done: line, ...total(meta?.counts.questions) })
       try {
         const question = parseQuestion(value, place)
         const { entry, isNew } = questionIds.add(`${question.split}\0${question.id}`)
@@ -169,6 +177,9 @@ export async function checkDataset(
   return report
 }
 
+/** A total that `dataset.json` states, where it could be read. */
+const total = (count: number | undefined): { total?: number } => (count === undefined ? {} : { total: count })
+
 function bareMessage(error: InputError): string {
   if (error.file === undefined) return error.message
   const prefix = error.line === undefined ? `${error.file}: ` : `${error.file}:${error.line}: `
@@ -180,12 +191,12 @@ async function checkItem(item: Item, folder: string, report: CheckReport): Promi
     const { length } = leafExtents(item)
     report.leaves += length
     if (length === 1) report.oneLeafItems++
-  }
+  } else if (item.modality === 'video') buildHierarchy(item)
   const media = item.modality === 'image' ? item.image : item.modality === 'video' ? item.video : undefined
   if (media === undefined) return
   const path = resolveInside(folder, media)
   const found = await stat(path).catch(() => undefined)
-  if (!found?.isFile()) throw new InputError(`the file ${JSON.stringify(media)} of item "${item.id}" is not there`)
+  if (found?.isFile() !== true) report.missingMedia++
 }
 
 function count(question: Question, report: CheckReport): void {
@@ -221,9 +232,9 @@ function goldFaults(item: Item, gold: GoldEntry): string[] {
         .map((row) => `row ${row} is not there; the table has ${item.rows.length}, counted from 0`)
     case 'video':
       if (!('times' in gold)) return ['a video takes "times" or "whole"']
-      return gold.times
-        .filter(([start, end]) => end < start || start > item.end || end < item.start)
-        .map(([start, end]) => `the time [${start}, ${end}] lies outside of [${item.start}, ${item.end}] s`)
+      return goldLeaves(buildHierarchy(item), gold).dropped.map(
+        ({ annotation }) => `the time ${JSON.stringify(annotation)} lies outside of [${item.start}, ${item.end}] s`,
+      )
     case 'image':
       return ['an image takes "whole": true']
   }

@@ -1,3 +1,4 @@
+export { FETCHABLE } from './catalogue.ts'
 export { type CheckReport, checkDataset, type Fault, type SplitCount } from './check.ts'
 export {
   DATASET_FILES,
@@ -8,11 +9,15 @@ export {
   readMeta,
   splitHash,
 } from './dataset.ts'
-export { contentId, type ItemContent } from './ids.ts'
+export { downloadFolder, type Fetched, type FetchOptions, fetchBenchmark } from './fetch.ts'
+export { type Column, contentId, createColumn, createKeyTable, type ItemContent, type KeyTable } from './ids.ts'
 export type { Dropped, ImportOptions, ImportSummary } from './importers/common.ts'
 export { import2wiki, importHotpotqa } from './importers/hotpotqa.ts'
-export { importJsonl, type JsonlOptions } from './importers/jsonl.ts'
+export { type CutSummary, importJsonl, type JsonlOptions, type JsonlSummary } from './importers/jsonl.ts'
+export { importLvbench } from './importers/lvbench.ts'
+export { importMmqa } from './importers/mmqa.ts'
 export { importNq } from './importers/nq.ts'
+export { importOttqa } from './importers/ottqa.ts'
 export { canonicalJson, parseJsonLossless } from './json.ts'
 export {
   type JsonRecord,
@@ -23,4 +28,5 @@ export {
   readRecords,
 } from './jsonl.ts'
 export { DATASET_SCHEMA, type DatasetMeta, type Place, parseItem, parseQuestion, parseWith } from './schema.ts'
+export { type SplitOptions, type SplitSide, type SplitSummary, splitDataset } from './split.ts'
 export { type DatasetWriter, openDatasetWriter, type WriterOptions } from './writer.ts'

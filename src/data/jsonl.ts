@@ -1,9 +1,11 @@
 import { isUtf8 } from 'node:buffer'
 import { createReadStream } from 'node:fs'
+import { open } from 'node:fs/promises'
 import { createGunzip } from 'node:zlib'
 import { InputError } from '../support/errors.ts'
 import { fileError } from '../support/files.ts'
 import { parseJsonLossless } from './json.ts'
+import { PARQUET_MAGIC, readParquet } from './parquet.ts'
 
 /** One JSON value of a file, and where it stands. */
 export interface JsonRecord {
@@ -24,6 +26,8 @@ export interface ReadOptions {
   signal?: AbortSignal | undefined
   /** Bytes read at once. Default 1 MiB. */
   chunkBytes?: number
+  /** Of a Parquet file: columns that nobody asks for, by their path (`document.html`). */
+  unread?: readonly string[]
 }
 
 /** 64 MiB: the largest pages of the official Natural Questions files have a few. */
@@ -308,14 +312,29 @@ export async function* readJsonArray(file: string, options: ReadOptions = {}): A
 }
 
 /**
- * The records of a file in either form: a JSON array when its first visible character is `[`, else JSON Lines.
+ * The records of a file in any form: a Parquet file's rows when it is one by its name or its first bytes, a JSON array when its
+ * first visible character is `[`, else JSON Lines.
  *
- * @throws InputError as {@link readJsonLines} and {@link readJsonArray} do
+ * @throws InputError as {@link readParquet}, {@link readJsonLines} and {@link readJsonArray} do
  */
 export async function* readRecords(file: string, options: ReadOptions = {}): AsyncGenerator<JsonRecord> {
-  yield* (await firstVisibleByte(file, options)) === OPEN_BRACKET
-    ? readJsonArray(file, options)
-    : readJsonLines(file, options)
+  if (file.endsWith('.parquet') || (await isParquet(file))) yield* readParquet(file, options)
+  else if ((await firstVisibleByte(file, options)) === OPEN_BRACKET) yield* readJsonArray(file, options)
+  else yield* readJsonLines(file, options)
+}
+
+async function isParquet(file: string): Promise<boolean> {
+  try {
+    const handle = await open(file, 'r')
+    try {
+      const { buffer, bytesRead } = await handle.read(Buffer.alloc(PARQUET_MAGIC.length), 0, PARQUET_MAGIC.length, 0)
+      return buffer.toString('latin1', 0, bytesRead) === PARQUET_MAGIC
+    } finally {
+      await handle.close()
+    }
+  } catch (error) {
+    throw fileError(error, 'cannot read the file', file)
+  }
 }
 
 async function firstVisibleByte(file: string, options: ReadOptions): Promise<number | undefined> {

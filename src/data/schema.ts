@@ -56,7 +56,15 @@ const videoItem = z
   })
   .refine((item) => item.end > item.start, { message: 'end must come after start' })
 
-const itemSchema = z.discriminatedUnion('modality', [textItem, tableItem, imageItem, videoItem])
+/** Rows are padded to the longest one when they are written out: a single long row makes many cells of few bytes. */
+const MOST_CELLS = 1 << 24
+const boundedTable = tableItem.refine(
+  ({ header, rows }) =>
+    rows.length * rows.reduce((most, row) => Math.max(most, row.length), header.length) <= MOST_CELLS,
+  { message: `has more than ${MOST_CELLS} cells, rows times columns of the longest one` },
+)
+
+const itemSchema = z.discriminatedUnion('modality', [textItem, boundedTable, imageItem, videoItem])
 
 const span = z.union(
   [z.tuple([z.number().int(), z.number().int()]), z.tuple([z.number().int(), z.number().int(), z.string()])],

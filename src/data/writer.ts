@@ -1,9 +1,10 @@
 import { createHash } from 'node:crypto'
-import { type FileHandle, mkdir, open, readdir, readFile, rename, rm, rmdir, writeFile } from 'node:fs/promises'
+import { type FileHandle, mkdir, open, readdir, readFile, realpath, rename, rm, writeFile } from 'node:fs/promises'
 import { basename, dirname, join, resolve } from 'node:path'
 import type { Item, Question } from '../hierarchy/index.ts'
 import { InputError } from '../support/errors.ts'
 import { exists, fileError, openLineWriter, removeLeftovers, syncFolder, temporaryName } from '../support/files.ts'
+import { documentId, parentId } from './cut.ts'
 import { DATASET_FILES, ITEMS_NAME, META_NAME, QUESTIONS_NAME, readMeta } from './dataset.ts'
 import { createColumn, createKeyTable, sha256 } from './ids.ts'
 import { buildItemIndex, INDEX_NAME, readAt } from './index-file.ts'
@@ -35,8 +36,8 @@ export interface DatasetWriter {
    */
   addItem(item: Item, place: Place): Promise<'added' | 'merged'>
   /**
-   * Adds a question whose items are there. Without `source` it gets that of the questions with which it shares a gold item,
-   * directly or through others.
+   * Adds a question whose items are there. Without `source` it gets that of the questions with which it shares a gold item, or has
+   * gold in parts of one item, directly or through others.
    *
    * @returns 'repeated' when the split has the same question already
    * @throws InputError when the split has another question of that id, when the split was there before, when an item is not
@@ -53,18 +54,23 @@ export interface DatasetWriter {
 
 /**
  * Starts writing a dataset folder, or adding to one. Until `commit` the folder is as it was. A new folder appears by one
- * rename. In an old one the files are replaced one by one, each by a rename, `dataset.json` last: at every moment, also after
+ * rename. In one that is there the files are replaced one by one, each by a rename, `dataset.json` last: at every moment, also after
  * a crash, the folder holds the splits that its `dataset.json` lists, unchanged.
  *
  * Memory: about 70 bytes for each item and each question.
  *
- * @throws InputError when the folder holds something else, another benchmark, or the split already
+ * @throws InputError when the folder holds something else, another benchmark, or the split already, and for an empty name
  */
 export async function openDatasetWriter(options: WriterOptions): Promise<DatasetWriter> {
   const { folder } = options
   const old = await existingDataset(options)
-  const stage = temporaryName(folder)
-  await removeLeftovers(folder)
+  if ((options.name ?? basename(resolve(folder))) === '') {
+    throw new InputError('the name of the dataset is empty; give it one', { file: folder })
+  }
+  // beside the folder itself, not beside a link to it, which may lie on another disk
+  const real = await realpath(folder).catch(() => folder)
+  const stage = temporaryName(real)
+  await removeLeftovers(real)
   try {
     await mkdir(stage, { recursive: true })
     return await writerInto(stage, old, options)
@@ -143,6 +149,9 @@ async function writerInto(stage: string, old: OldDataset | undefined, options: W
   const questionPlace = createColumn(0)
   const splits = new Map(Object.entries(old?.meta.splits ?? {}))
   const shared = createDisjointSets()
+  /** Items that others were cut from, and the first part of each. */
+  const parents = createKeyTable()
+  const firstPart = createColumn(0)
   /** Of a gold item of the old splits: the number of its source in `oldSources`. */
   const oldSource = createColumn(-1)
   const oldSources: string[] = []
@@ -167,6 +176,12 @@ async function writerInto(stage: string, old: OldDataset | undefined, options: W
           `the item "${item.id}" has another content than at ${placeName(itemPlace.get(entry))}; an id names one item`,
           place,
         )
+      }
+      const parent = parentId(item.id)
+      if (parent !== undefined) {
+        const known = parents.add(parent)
+        if (known.isNew) firstPart.set(known.entry, entry)
+        shared.union(firstPart.get(known.entry), entry)
       }
       itemContent.set(entry, content)
       itemPlace.set(entry, packPlace(place))
@@ -298,7 +313,7 @@ async function writerInto(stage: string, old: OldDataset | undefined, options: W
         const first = question.gold[0]?.item
         if (question.source === undefined && first !== undefined) {
           const set = shared.find(itemIds.find(first))
-          const source = sourceOf.get(set) ?? first
+          const source = sourceOf.get(set) ?? documentId(first)
           sourceOf.set(set, source)
           question.source = source
         }
@@ -318,12 +333,10 @@ function optional<K extends string>(key: K, value: string | undefined): { [P in 
 
 async function install(stage: string, folder: string, old: OldDataset | undefined): Promise<void> {
   await syncFolder(stage)
-  if (old === undefined) {
-    if (await exists(folder)) await rmdir(folder)
-    await rename(stage, folder)
-  } else {
+  if (!(await exists(folder))) await rename(stage, folder)
+  else {
     const metaFile = join(folder, META_NAME)
-    if ((await digestOf(metaFile)) !== old.digest) {
+    if (old !== undefined && (await digestOf(metaFile)) !== old.digest) {
       throw new InputError('another program changed the dataset meanwhile; run the command again', { file: metaFile })
     }
     for (const name of DATASET_FILES) {

@@ -1,10 +1,11 @@
 import { copyFile, link, lstat, mkdir, readFile, realpath, rename, rm, symlink } from 'node:fs/promises'
 import { dirname, join, relative } from 'node:path'
 import type { HubApiError } from '@huggingface/hub'
+import { reasonOf } from '../support/download.ts'
 import { InputError } from '../support/errors.ts'
 import { exists, fileError, temporaryName, writeFileAtomic } from '../support/files.ts'
 import type { Progress } from '../support/progress.ts'
-import { downloadBlob, type RepositorySource, reasonOf } from './hub-download.ts'
+import { downloadBlob, type RepositorySource } from './hub-download.ts'
 import { encoderFiles, hasSize, missingFiles, type RepositoryFile } from './hub-files.ts'
 
 /** Folder inside an export that holds f0, when it was exported with its query encoder. */

@@ -1,6 +1,7 @@
-import { type Cluster, percentileInterval, resampleSums } from './bootstrap.ts'
-import { isDefined, METRICS, metricIndex } from './metrics.ts'
-import type { EncoderName } from './scored.ts'
+import { isDefined, METRICS, type Metric, metricIndex, SELECTION_METRICS } from './metrics.ts'
+import { bootstrapRatios, clustersOf, pairedInterval, type Ratio, type ResampledRatio } from './ratios.ts'
+import { type EncoderName, isSelector, type RowName } from './scored.ts'
+import { SELECTION_ROWS, type SelectionRow } from './selection.ts'
 import { type ClusterSums, denominatorAt, numeratorAt, rowLength } from './sums.ts'
 
 /** A metric with its 95 % interval. Null: nothing to measure (`n` is 0), or fewer than two clusters to resample. */
@@ -19,6 +20,10 @@ export interface Estimates {
   benchmarks: Record<string, Partial<Record<EncoderName, MetricEstimates>>>
   /** Paired differences by benchmark and `"<encoder> - <other encoder>"`. */
   differences: Record<string, Record<string, MetricEstimates>>
+  /** What selects evidence, side by side on the same gold items, by benchmark. */
+  selection: Record<string, Partial<Record<SelectionRow, MetricEstimates>>>
+  /** Paired differences of CANOPY to the other rows of the selection table, by benchmark and `"<row> - <other row>"`. */
+  selectionDifferences: Record<string, Record<string, MetricEstimates>>
   /** Clusters that were resampled, by benchmark. */
   clusters: Record<string, number>
 }
@@ -26,6 +31,8 @@ export interface Estimates {
 export interface EstimateOptions {
   /** Whether a benchmark has scores of an encoder. An encoder that one of them lacks is neither pooled nor averaged. */
   available?: (benchmark: string, encoder: EncoderName) => boolean
+  /** Whether a benchmark stays out of `pooled` and `mean`; none does unless told. */
+  apart?: (benchmark: string) => boolean
   resamples?: number
   seed?: string
   onProgress?: (done: number, total: number) => void
@@ -42,192 +49,143 @@ export const RESAMPLES = 10_000
  * with; `pooled` and `mean` by the clusters of all benchmarks, a source that several share being one cluster.
  */
 export function estimate(sums: ClusterSums, options: EstimateOptions = {}): Estimates {
-  const { resamples = RESAMPLES, seed = '1', available = () => true, onProgress } = options
-  const names = [...sums.benchmarks.keys()].sort()
-  const results: Estimates = { benchmarks: {}, differences: {}, clusters: {} }
-  const columns = rowLength(sums)
-  const passes = [
-    ...names.map((name) => ({ key: name, groups: [name], wanted: [{ name, combine: pooledRatio }] })),
-    {
-      // With one benchmark, all three are the same and so are their intervals.
-      key: names.length === 1 ? names[0]! : 'pooled and mean',
-      groups: names,
-      wanted: [
-        { name: 'pooled', combine: pooledRatio },
-        { name: 'mean', combine: meanRatio },
-      ],
-    },
-  ]
-  for (const [pass, { key, groups, wanted }] of passes.entries()) {
-    if (groups.length === 0) continue
-    const clusters = clustersOf(sums, groups)
-    const encoders = sums.encoders.filter((encoder) => groups.every((group) => available(group, encoder)))
-    const observed = addUp(clusters, groups.length, columns)
-    const tables = wanted.map(({ name, combine }) =>
-      createTable(name, sums, encoders, observed, groups.length, combine, resamples),
-    )
-    resampleSums(
-      clusters,
-      { groups: groups.length, columns, resamples, seed: `${seed}/bootstrap/${key}` },
-      (drawn, resample) => {
-        for (const table of tables) recordResample(table, drawn, resample)
+  const { resamples = RESAMPLES, seed = '1', available = () => true, apart = () => false, onProgress } = options
+  const results: Estimates = {
+    benchmarks: {},
+    differences: {},
+    selection: {},
+    selectionDifferences: {},
+    clusters: {},
+  }
+  const passes = resamplingPasses([...sums.benchmarks.keys()].sort(), apart)
+  for (const [pass, { key, groups, tables }] of passes.entries()) {
+    const clusters = clustersOf(groups.map((name) => sums.benchmarks.get(name)!))
+    const rows = sums.rows.filter((row) => isSelector(row) || groups.every((group) => available(group, row)))
+    const { observed, results: found } = bootstrapRatios(clusters, {
+      groups: groups.length,
+      columns: rowLength(sums),
+      ratios: rows.flatMap((row) => METRICS.map((metric, m) => ratioOf(sums, row, metric, m))),
+      combines: tables.map(({ combine }) => combine),
+      resamples,
+      seed: `${seed}/bootstrap/${key}`,
+      onResample: (resample) => {
         if (resample % 500 === 0) onProgress?.(pass * resamples + resample, passes.length * resamples)
       },
-    )
-    for (const table of tables) {
-      const intervals = clusters.length > 1
-      const base = (['fine-tuned', 'frozen'] as const).find((encoder) => encoders.includes(encoder))
-      results.clusters[table.name] = clusters.length
-      results.benchmarks[table.name] = Object.fromEntries(
-        encoders.map((encoder) => [encoder, estimatesOf(table, intervals, encoder)]),
-      )
-      results.differences[table.name] = Object.fromEntries(
-        encoders
-          .filter((other) => base !== undefined && other !== base)
-          .map((other) => [`${base} - ${other}`, estimatesOf(table, intervals, base!, other)]),
-      )
+    })
+    for (const [t, { name, combine }] of tables.entries()) {
+      const table: Table = {
+        rows,
+        ratios: found[t]!,
+        intervals: clusters.length > 1,
+        count: (m, { present }) => {
+          if (combine === 'mean') return present.length
+          const counter = METRICS[m]!.countedBy
+          const column = denominatorAt(counter === undefined ? m : metricIndex(counter))
+          return groups.reduce((n, _, group) => n + observed[group * rowLength(sums) + column]!, 0)
+        },
+      }
+      results.clusters[name] = clusters.length
+      addEncoders(results, name, table)
+      addSelection(results, name, table)
     }
   }
   onProgress?.(passes.length * resamples, passes.length * resamples)
   return results
 }
 
-/** A metric of one encoder from sums [groups, columns]; NaN where it cannot be computed. */
-type Combine = (sums: Float64Array, columns: number, cells: Cell, groups: number) => number
-
-/** Columns of a ratio, and the groups in which its observed denominator is not zero. */
-interface Cell {
-  numerator: number
-  denominator: number
-  present: readonly number[]
+/** One bootstrap, over the clusters of one benchmark or of several, and what is made of it. */
+export interface ResamplingPass {
+  /** Seeds the resamples. */
+  key: string
+  groups: string[]
+  tables: { name: string; combine: 'pooled' | 'mean' }[]
 }
 
-// Σ numerators / Σ denominators
-const pooledRatio: Combine = (sums, columns, { numerator, denominator }, groups) => {
-  let above = 0
-  let below = 0
-  for (let group = 0; group < groups; group++) {
-    above += sums[group * columns + numerator]!
-    below += sums[group * columns + denominator]!
-  }
-  return above / below
-}
-
-// mean over groups of numerator / denominator
-const meanRatio: Combine = (sums, columns, { numerator, denominator, present }) => {
-  let total = 0
-  for (const group of present) total += sums[group * columns + numerator]! / sums[group * columns + denominator]!
-  return total / present.length
-}
-
-interface Table {
-  name: string
-  columns: number
-  groups: number
-  combine: Combine
-  /** Sums [groups, columns] of what was observed. */
-  observed: Float64Array
-  encoders: readonly EncoderName[]
-  /** [encoders, metrics], undefined where a metric is not defined. */
-  cells: (Cell | undefined)[]
-  /** [encoders, metrics] of resampled values. */
-  samples: (Float64Array | undefined)[]
-}
-
-function createTable(
-  name: string,
-  sums: ClusterSums,
-  encoders: readonly EncoderName[],
-  observed: Float64Array,
-  groups: number,
-  combine: Combine,
-  resamples: number,
-): Table {
-  const columns = rowLength(sums)
-  const cells = encoders.flatMap((encoder) =>
-    METRICS.map((metric, m): Cell | undefined => {
-      const denominator = denominatorAt(m)
-      const present = Array.from({ length: groups }, (_, g) => g).filter(
-        (g) => observed[g * columns + denominator]! > 0,
-      )
-      if (present.length === 0 || !isDefined(metric, encoder)) return undefined
-      return { numerator: numeratorAt(sums.encoders.indexOf(encoder), m), denominator, present }
-    }),
+/** The bootstraps that tables over these benchmarks need: one for each, and one for all that are not to stand apart. */
+export function resamplingPasses(names: readonly string[], apart: (name: string) => boolean): ResamplingPass[] {
+  const together = names.filter((name) => !apart(name))
+  const alone = names.map(
+    (name): ResamplingPass => ({ key: name, groups: [name], tables: [{ name, combine: 'pooled' }] }),
   )
-  const samples = cells.map((cell) => cell && new Float64Array(resamples))
-  return { name, columns, groups, combine, observed, encoders, cells, samples }
+  if (together.length === 0) return alone
+  return [
+    ...alone,
+    {
+      // With one benchmark, all three are the same and so are their intervals.
+      key: together.length === 1 ? together[0]! : 'pooled and mean',
+      groups: together,
+      tables: [
+        { name: 'pooled', combine: 'pooled' },
+        { name: 'mean', combine: 'mean' },
+      ],
+    },
+  ]
 }
 
-function recordResample(
-  { columns, groups, combine, cells, samples }: Table,
-  drawn: Float64Array,
-  resample: number,
-): void {
-  for (let i = 0; i < cells.length; i++) {
-    const cell = cells[i]
-    if (cell !== undefined) samples[i]![resample] = combine(drawn, columns, cell, groups)
-  }
+function ratioOf(sums: ClusterSums, row: RowName, metric: Metric, m: number): Ratio | undefined {
+  if (!isDefined(metric, row)) return undefined
+  return { numerator: numeratorAt(sums.rows.indexOf(row), m), denominator: denominatorAt(m) }
 }
 
-/** Every metric that is defined, of an encoder, or of its difference to another one. */
-function estimatesOf(table: Table, intervals: boolean, encoder: EncoderName, other?: EncoderName): MetricEstimates {
+/** What a bootstrap found, [rows, metrics]. */
+interface Table {
+  rows: readonly RowName[]
+  ratios: readonly (ResampledRatio | undefined)[]
+  /** Whether there are clusters enough for intervals. */
+  intervals: boolean
+  count(metric: number, ratio: ResampledRatio): number
+}
+
+function addEncoders(results: Estimates, name: string, table: Table): void {
+  const encoders = table.rows.filter((row): row is EncoderName => !isSelector(row))
+  const base = (['fine-tuned', 'frozen'] as const).find((encoder) => encoders.includes(encoder))
+  const all = METRICS.map((metric) => metric.name)
+  results.benchmarks[name] = Object.fromEntries(encoders.map((encoder) => [encoder, estimatesOf(table, all, encoder)]))
+  results.differences[name] = Object.fromEntries(
+    encoders
+      .filter((other) => base !== undefined && other !== base)
+      .map((other) => [`${base} - ${other}`, estimatesOf(table, all, base!, other)]),
+  )
+}
+
+function addSelection(results: Estimates, name: string, table: Table): void {
+  const entries = (Object.entries(SELECTION_ROWS) as [SelectionRow, RowName][]).filter(([, row]) =>
+    table.rows.includes(row),
+  )
+  const base = entries.findLast(([selection]) => selection.startsWith('canopy'))
+  const wanted = [...SELECTION_METRICS, 'truncated_nodes']
+  results.selection[name] = Object.fromEntries(
+    entries.map(([selection, row]) => [selection, estimatesOf(table, wanted, row)]),
+  )
+  results.selectionDifferences[name] = Object.fromEntries(
+    entries
+      .filter((entry) => base !== undefined && entry !== base)
+      .map(([other, row]) => [`${base![0]} - ${other}`, estimatesOf(table, wanted, base![1], row)]),
+  )
+}
+
+/** The metrics that are defined, of a row, or of its difference to another one. */
+function estimatesOf(table: Table, names: readonly string[], row: RowName, other?: RowName): MetricEstimates {
   const estimates: MetricEstimates = {}
-  const place = (e: EncoderName, m: number): number => table.encoders.indexOf(e) * METRICS.length + m
-  const value = (cell: Cell): number => table.combine(table.observed, table.columns, cell, table.groups)
-  for (const [m, metric] of METRICS.entries()) {
-    if (!isDefined(metric, encoder) || (other !== undefined && !isDefined(metric, other))) continue
-    const at = place(encoder, m)
-    const cell = table.cells[at]
-    if (cell === undefined) {
-      estimates[metric.name] = { value: null, lo: null, hi: null, n: 0 }
+  const at = (r: RowName, m: number): ResampledRatio | undefined =>
+    table.ratios[table.rows.indexOf(r) * METRICS.length + m]
+  for (const name of names) {
+    const m = metricIndex(name)
+    const metric = METRICS[m]!
+    if (!isDefined(metric, row) || (other !== undefined && !isDefined(metric, other))) continue
+    const ratio = at(row, m)
+    if (ratio === undefined) {
+      estimates[name] = { value: null, lo: null, hi: null, n: 0 }
       continue
     }
-    let point = value(cell)
-    let samples = table.samples[at]!
-    if (other !== undefined) {
-      const otherAt = place(other, m)
-      point -= value(table.cells[otherAt]!)
-      samples = samples.map((sample, i) => sample - table.samples[otherAt]![i]!)
-    }
-    const interval = intervals ? percentileInterval(samples) : undefined
-    estimates[metric.name] = {
-      value: point,
+    const against = other === undefined ? undefined : at(other, m)!
+    const interval = table.intervals ? pairedInterval(ratio, against) : undefined
+    estimates[name] = {
+      value: ratio.value - (against?.value ?? 0),
       lo: interval?.[0] ?? null,
       hi: interval?.[1] ?? null,
-      n: count(table, m, cell),
+      n: table.count(m, ratio),
     }
   }
   return estimates
-}
-
-function count({ combine, observed, columns, groups }: Table, m: number, { present }: Cell): number {
-  if (combine === meanRatio) return present.length
-  const counter = METRICS[m]!.countedBy
-  const denominator = denominatorAt(counter === undefined ? m : metricIndex(counter))
-  let n = 0
-  for (let group = 0; group < groups; group++) n += observed[group * columns + denominator]!
-  return n
-}
-
-/** The clusters that have a part in any of the groups, in the order in which they first appeared. */
-function clustersOf({ benchmarks }: ClusterSums, groups: readonly string[]): Cluster[] {
-  const clusters = new Map<string, { group: number; values: Float64Array }[]>()
-  for (const [group, name] of groups.entries()) {
-    for (const [source, values] of benchmarks.get(name)!) {
-      const parts = clusters.get(source)
-      if (parts === undefined) clusters.set(source, [{ group, values }])
-      else parts.push({ group, values })
-    }
-  }
-  return [...clusters.values()]
-}
-
-function addUp(clusters: readonly Cluster[], groups: number, columns: number): Float64Array {
-  const sums = new Float64Array(groups * columns)
-  for (const cluster of clusters) {
-    for (const { group, values } of cluster) {
-      for (let column = 0; column < columns; column++) sums[group * columns + column]! += values[column]!
-    }
-  }
-  return sums
 }

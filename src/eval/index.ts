@@ -1,18 +1,37 @@
-export { percentileInterval, quantile, resampleSums } from './bootstrap.ts'
+export { percentileInterval, quantile } from './bootstrap.ts'
+export { type Compared, type ComparedSide, type CompareOptions, type Comparison, compare } from './compare.ts'
+export { comparisonCsv, comparisonJson, comparisonMarkdown, comparisonText, verdictOn } from './compare-tables.ts'
 export { type BlindControl, blindScores, permuteQuestions } from './controls.ts'
 export {
   type Accuracy,
   accuracyOf,
-  countPairs,
   type JudgedDecision,
   judgeDecisions,
   type PairCount,
   type ScoredTree,
 } from './decisions.ts'
+export type { TextEmbedder } from './embedded.ts'
 export { type Estimate, type EstimateOptions, type Estimates, estimate, type MetricEstimates } from './estimates.ts'
-export { type EvaluateOptions, type EvaluationResult, evaluate, type TextEmbedder } from './evaluate.ts'
-export type { LookCount } from './looks.ts'
-export { type InstanceSums, isDefined, METRICS, type Metric, measureInstance, questionSums } from './metrics.ts'
+export {
+  type EvaluateOptions,
+  type EvaluateScoresOptions,
+  type EvaluationOptions,
+  type EvaluationResult,
+  evaluate,
+  evaluateScores,
+} from './evaluate.ts'
+export { type BenchmarkCounts, type Evaluation, looksText, overlapText, tokensText } from './evaluation.ts'
+export { markdownTable, percent, tokens, withInterval } from './format.ts'
+export type { LevelAccuracy, LevelMedian } from './levels.ts'
+export { type LookCount, splitKey, totalLooks } from './looks.ts'
+export {
+  type InstanceSums,
+  METRICS,
+  type Metric,
+  measureInstance,
+  questionSums,
+  SELECTION_METRICS,
+} from './metrics.ts'
 export {
   addTrainingQuestion,
   createOverlapCounter,
@@ -23,23 +42,24 @@ export {
   type TrainingData,
   writeTrainingData,
 } from './overlap.ts'
+export { PAPER } from './paper.ts'
+export { type CheckedRequirement, checkRequirements, parseRequirement, type Requirement } from './requirements.ts'
+export { EVALUATION_FILES, requireResultsFolder } from './results.ts'
 export {
   checkInstance,
   ENCODERS,
   type EncoderName,
   MODEL_ENCODERS,
   type ModelEncoder,
+  type RowName,
   type ScoredInstance,
+  SELECTORS,
+  type Selector,
   scoreOf,
+  tableRow,
 } from './scored.ts'
+export { parseScoresLine, readScores, SCORES_FILE, type StoredInstance, scoresLine } from './scores-file.ts'
+export { SELECTION_ROWS, type SelectionRow, select } from './selection.ts'
+export { readEvaluation, type StoredEvaluation } from './stored.ts'
 export { addDenominators, addInstance, type ClusterSums, emptySums } from './sums.ts'
-export {
-  type BenchmarkCounts,
-  csvTable,
-  type Evaluation,
-  looksText,
-  metricsJson,
-  overlapText,
-  summaryMarkdown,
-  terminalTable,
-} from './tables.ts'
+export { metricsJson, selectionCsv, terminalTable } from './tables.ts'

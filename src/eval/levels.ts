@@ -1,7 +1,8 @@
 import type { TreeNode } from '../hierarchy/index.ts'
 import { quantile } from './bootstrap.ts'
 import { getOrMake } from './maps.ts'
-import { MODEL_ENCODERS, type ModelEncoder, type ScoredInstance } from './scored.ts'
+import type { InstanceSums } from './metrics.ts'
+import { type EncoderName, MODEL_ENCODERS, type ModelEncoder, type ScoredInstance, tableRow } from './scored.ts'
 
 /** Median of score(node) - score(root) over the nodes of one level, gold-overlapping nodes and the rest apart. */
 export interface LevelMedian {
@@ -23,9 +24,9 @@ interface LevelNodes {
 
 /** Adds the nodes of a gold item with two or more leaves; any other item adds nothing. */
 export function addLevels(levels: LevelScores, instance: ScoredInstance): void {
-  const { benchmark, root, nodes, gold } = instance
+  const { root, nodes, gold } = instance
   if (instance.role !== 'gold' || root.children.length === 0 || !gold.includes(true)) return
-  const encoders = getOrMake(levels, benchmark, () => new Map<ModelEncoder, LevelNodes[]>())
+  const encoders = getOrMake(levels, tableRow(instance), () => new Map<ModelEncoder, LevelNodes[]>())
   const depth = depths(nodes)
   const before = new Uint32Array(gold.length + 1)
   for (let leaf = 0; leaf < gold.length; leaf++) before[leaf + 1] = before[leaf]! + (gold[leaf] ? 1 : 0)
@@ -56,6 +57,57 @@ export function levelMedians(levels: LevelScores, benchmark: string, encoder: Mo
 
 function median(values: readonly number[]): number | null {
   return values.length === 0 ? null : quantile(Float64Array.from(values).sort(), 0.5)
+}
+
+/** Decision accuracy at the decision nodes of one level. */
+export interface LevelAccuracy {
+  /** Steps below the root. */
+  level: number
+  decisions: number
+  correct: number
+  /** Null where the level has no decision node. */
+  accuracy: number | null
+}
+
+/** Right decisions by benchmark, encoder and level. */
+export type LevelDecisions = Map<string, Map<EncoderName, { decisions: number; correct: number }[]>>
+
+/** Adds the decision nodes of an instance, for every encoder that was measured on it, to each of the benchmarks. */
+export function addDecisionLevels(
+  levels: LevelDecisions,
+  benchmarks: readonly string[],
+  { nodes }: ScoredInstance,
+  { behaviours, decisions }: InstanceSums,
+): void {
+  if (decisions.length === 0) return
+  const depth = depths(nodes)
+  const levelOf = new Map(nodes.map((node, i) => [node, depth[i]!]))
+  for (const benchmark of benchmarks) {
+    const encoders = getOrMake(
+      levels,
+      benchmark,
+      () => new Map<EncoderName, { decisions: number; correct: number }[]>(),
+    )
+    for (const [encoder, behaviour] of behaviours) {
+      const byLevel = getOrMake(encoders, encoder, (): { decisions: number; correct: number }[] => [])
+      for (const { decision, correct } of behaviour.decisions) {
+        const level = levelOf.get(decision.node)!
+        while (byLevel.length <= level) byLevel.push({ decisions: 0, correct: 0 })
+        byLevel[level]!.decisions++
+        if (correct) byLevel[level]!.correct++
+      }
+    }
+  }
+}
+
+/** The accuracies of one benchmark and encoder, from the root down. */
+export function levelAccuracies(levels: LevelDecisions, benchmark: string, encoder: EncoderName): LevelAccuracy[] {
+  return (levels.get(benchmark)?.get(encoder) ?? []).map(({ decisions, correct }, level) => ({
+    level,
+    decisions,
+    correct,
+    accuracy: decisions === 0 ? null : correct / decisions,
+  }))
 }
 
 /** [nodes]: steps from the root, for nodes in pre-order. */

@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto'
 import { appendFile, readFile } from 'node:fs/promises'
 import { basename } from 'node:path'
 import { InputError } from '../support/errors.ts'
@@ -32,6 +33,26 @@ export async function countLooks(file: string, { split, configuration }: Omit<Lo
     configuration: different.indexOf(configuration) + 1,
     repetitions: seen.filter((one) => one === configuration).length + 1,
   }
+}
+
+/** Names a held-out split in the log: by its name and the hashes of it in every dataset. */
+export function splitKey(split: string, hashes: readonly string[]): string {
+  return createHash('sha256')
+    .update(JSON.stringify([split, hashes]))
+    .digest('hex')
+}
+
+/**
+ * How often the log says that a split was evaluated, and with how many different configurations.
+ *
+ * @throws InputError naming the line of a log that is not one
+ */
+export async function totalLooks(
+  file: string,
+  split: string,
+): Promise<{ evaluations: number; configurations: number }> {
+  const seen = (await readLooks(file)).filter((look) => look.split === split).map((look) => look.configuration)
+  return { evaluations: seen.length, configurations: new Set(seen).size }
 }
 
 /** Adds a line to the log. */

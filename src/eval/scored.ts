@@ -13,9 +13,26 @@ export type EncoderName = (typeof ENCODERS)[number]
 export const MODEL_ENCODERS = ['frozen', 'fine-tuned', 'permuted'] as const
 export type ModelEncoder = (typeof MODEL_ENCODERS)[number]
 
+/**
+ * What selects evidence without descending a tree, to stand beside refinement on the same gold items: exactly the gold leaves, the
+ * best leaf, the best node of any size.
+ */
+export const SELECTORS = ['gold-span', 'flat-leaf', 'flat-node'] as const
+export type Selector = (typeof SELECTORS)[number]
+
+/** Whatever keeps a part of an item and is measured by it. */
+export type RowName = EncoderName | Selector
+
+export const isModel = (row: RowName): row is ModelEncoder => (MODEL_ENCODERS as readonly string[]).includes(row)
+export const isSelector = (row: RowName): row is Selector => (SELECTORS as readonly string[]).includes(row)
+
 /** One item of one question with everything that its metrics depend on; plain data, no encoder and no text. */
 export interface ScoredInstance {
   benchmark: string
+  /** The question's kind, where results show it apart from its benchmark; see {@link tableRow}. */
+  variant?: string
+  /** Place of the question's dataset among those of the evaluation. */
+  dataset?: number
   question: string
   item: string
   /** Bootstrap cluster: what questions of one origin share; the question itself where no source is known. */
@@ -39,6 +56,11 @@ export interface ScoredInstance {
   same: Int32Array
   /** [nodes] each. */
   scores: { [E in ModelEncoder]?: Float64Array }
+}
+
+/** The name under which results count a question: its benchmark, or `benchmark:variant`, a row of its own. */
+export function tableRow({ benchmark, variant }: { benchmark: string; variant?: string }): string {
+  return variant === undefined ? benchmark : `${benchmark}:${variant}`
 }
 
 /** The scores as the function of a node that refinement asks for. `scores` is parallel to `nodes`. */

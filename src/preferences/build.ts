@@ -23,15 +23,20 @@ import {
   type PairKind,
 } from './pairs.ts'
 
-export interface BuildOptions {
+export interface CountOptions {
   dataset: Dataset
   split: string
-  /** The file to write; it changes only when all is built. */
-  output: string
   /** Default 2. */
   branching?: number | undefined
+  /** `leave-out`: questions that are marked with a variant give no pairs; they are counted. Default `keep`. */
+  variants?: 'keep' | 'leave-out' | undefined
   onProgress?: Progress | undefined
   signal?: AbortSignal | undefined
+}
+
+export interface BuildOptions extends CountOptions {
+  /** The file to write; it changes only when all is built. */
+  output: string
 }
 
 /** Gold annotations that mark no leaf, for one reason. */
@@ -45,10 +50,14 @@ export interface DroppedAnnotations {
 /** How many places of each reason a summary lists; the count is always complete. */
 const PLACES_KEPT = 100
 
-export interface PreferenceSummary extends PreferencesHeader {
-  output: string
+/** What the walk over the gold items of a split meets. */
+export interface PreferenceCounts {
   questions: number
   questionsWithoutGold: number
+  /** Questions that are marked with a variant, by its name. */
+  questionsByVariant: Record<string, number>
+  /** Questions that gave nothing because of their variant. */
+  variantsLeftOut: number
   /** (question, gold item); each is a line of the file. */
   instances: number
   /** Gold entries merged into another one of the same question and item. */
@@ -61,6 +70,10 @@ export interface PreferenceSummary extends PreferencesHeader {
   droppedAnnotations: { total: number; reasons: DroppedAnnotations[] }
 }
 
+export interface PreferenceSummary extends PreferencesHeader, PreferenceCounts {
+  output: string
+}
+
 /**
  * Writes the preference pairs of a split: a header line, then one line per (question, gold item), in file order. The gold
  * entries that a question has for one item are merged. Streams: memory does not grow with the dataset.
@@ -69,12 +82,10 @@ export interface PreferenceSummary extends PreferencesHeader {
  *   has no leaves; an output that is one of the dataset's files; nothing is written then
  */
 export async function buildPreferences(options: BuildOptions): Promise<PreferenceSummary> {
-  const { dataset, split, branching = 2, onProgress, signal } = options
-  if (!Number.isSafeInteger(branching) || branching < 2) {
-    throw new InputError(`The branching factor is a whole number, at least 2, not ${branching}.`)
-  }
-  if (DATASET_FILES.some((name) => resolve(dataset.folder, name) === resolve(options.output)))
-    throw new InputError('This file is a part of the dataset; choose another --output.', { file: options.output })
+  const { dataset, split, output, onProgress, signal } = options
+  const branching = checkedBranching(options)
+  if (DATASET_FILES.some((name) => resolve(dataset.folder, name) === resolve(output)))
+    throw new InputError('This file is a part of the dataset; choose another --output.', { file: output })
   onProgress?.({ phase: 'hashing the split', done: 0 })
   const header: PreferencesHeader = {
     schema: PREFERENCES_SCHEMA,
@@ -82,42 +93,75 @@ export async function buildPreferences(options: BuildOptions): Promise<Preferenc
     split,
     hash: await splitHash(dataset, split),
     branching,
+    ...(options.variants === 'leave-out' && { variants: 'leave-out' as const }),
   }
   signal?.throwIfAborted()
-  const summary = emptySummary(header, options.output)
-  const total = dataset.meta.splits[split]?.questions
-  await writeLinesAtomic(options.output, async (write) => {
+  const counts = noCounts(branching)
+  await writeLinesAtomic(output, async (write) => {
     await write(JSON.stringify(header))
-    for await (const { question, line } of dataset.questions(split)) {
-      signal?.throwIfAborted()
-      for (const [item, entries] of entriesByItem(question, summary)) {
-        const instance = await buildInstance(dataset, question.id, item, entries, branching, line, summary)
-        await write(JSON.stringify(instance))
-      }
-      onProgress?.({
-        phase: 'building preferences',
-        done: summary.questions,
-        ...(total !== undefined && { total }),
-        note: `${summary.pairs.total} pairs`,
-      })
-    }
+    for await (const instance of walk(options, branching, counts)) await write(JSON.stringify(instance))
   })
-  return summary
+  return { ...header, ...counts, output }
+}
+
+/**
+ * What {@link buildPreferences} would find in a split, without writing anything.
+ *
+ * @throws InputError as it does for questions and items
+ */
+export async function countPreferences(options: CountOptions): Promise<PreferenceCounts> {
+  const branching = checkedBranching(options)
+  const counts = noCounts(branching)
+  for await (const _ of walk(options, branching, counts)) options.signal?.throwIfAborted()
+  return counts
+}
+
+function checkedBranching({ branching = 2 }: CountOptions): number {
+  if (!Number.isSafeInteger(branching) || branching < 2) {
+    throw new InputError(`The branching factor is a whole number, at least 2, not ${branching}.`)
+  }
+  return branching
+}
+
+/** The instances of a split, in file order; everything that is met is counted. */
+async function* walk(
+  { dataset, split, variants = 'keep', onProgress, signal }: CountOptions,
+  branching: number,
+  counts: PreferenceCounts,
+): AsyncGenerator<PreferenceInstance> {
+  const total = dataset.meta.splits[split]?.questions
+  for await (const { question, line } of dataset.questions(split)) {
+    signal?.throwIfAborted()
+    counts.questions++
+    const { variant } = question
+    if (variant !== undefined) counts.questionsByVariant[variant] = (counts.questionsByVariant[variant] ?? 0) + 1
+    if (variant !== undefined && variants === 'leave-out') counts.variantsLeftOut++
+    else {
+      for (const [item, entries] of entriesByItem(question, counts)) {
+        yield await buildInstance(dataset, question.id, item, entries, branching, line, counts)
+      }
+    }
+    onProgress?.({
+      phase: 'building preferences',
+      done: counts.questions,
+      ...(total !== undefined && { total }),
+      note: `${counts.pairs.total} pairs`,
+    })
+  }
 }
 
 /** The gold entries of each item, items in the order in which the question names them first. */
-function entriesByItem(question: Question, summary: PreferenceSummary): Map<string, GoldEntry[]> {
+function entriesByItem(question: Question, counts: PreferenceCounts): Map<string, GoldEntry[]> {
   const byItem = new Map<string, GoldEntry[]>()
   for (const entry of question.gold) {
     const entries = byItem.get(entry.item)
     if (entries === undefined) byItem.set(entry.item, [entry])
     else {
       entries.push(entry)
-      summary.mergedEntries++
+      counts.mergedEntries++
     }
   }
-  summary.questions++
-  if (byItem.size === 0) summary.questionsWithoutGold++
+  if (byItem.size === 0) counts.questionsWithoutGold++
   return byItem
 }
 
@@ -128,7 +172,7 @@ async function buildInstance(
   entries: GoldEntry[],
   branching: number,
   line: number,
-  summary: PreferenceSummary,
+  counts: PreferenceCounts,
 ): Promise<PreferenceInstance> {
   try {
     const hierarchy = buildHierarchy(await dataset.item(itemId), branching)
@@ -137,11 +181,11 @@ async function buildInstance(
       const marked = goldLeaves(hierarchy, entry)
       for (const [leaf, isGold] of marked.gold.entries()) if (isGold) gold[leaf] = true
       for (const { reason, annotation } of marked.dropped) {
-        drop(summary, reason, { question, item: itemId, line, annotation })
+        drop(counts, reason, { question, item: itemId, line, annotation })
       }
     }
     const decisions = decisionNodes(hierarchy.root, (leaf) => gold[leaf]!)
-    count(summary, decisions, gold.length === 1)
+    count(counts, decisions, gold.length === 1)
     return { question, item: itemId, ...indexedPairs(hierarchy.nodes, decisions) }
   } catch (error) {
     if (!(error instanceof InputError) || error.file !== undefined) throw error
@@ -163,19 +207,19 @@ function indexedPairs(preOrder: TreeNode[], decisions: DecisionNode[]): Pick<Pre
   }
 }
 
-function emptySummary(header: PreferencesHeader, output: string): PreferenceSummary {
+function noCounts(branching: number): PreferenceCounts {
   return {
-    ...header,
-    output,
     questions: 0,
     questionsWithoutGold: 0,
+    questionsByVariant: {},
+    variantsLeftOut: 0,
     instances: 0,
     mergedEntries: 0,
     withoutPairs: { oneLeaf: 0, noGoldLeaf: 0 },
     decisions: {
       total: 0,
       cases: Object.fromEntries(
-        DECISION_CASES.filter((name) => header.branching > 2 || name !== 'some').map((name) => [name, 0]),
+        DECISION_CASES.filter((name) => branching > 2 || name !== 'some').map((name) => [name, 0]),
       ),
     },
     pairs: {
@@ -186,24 +230,24 @@ function emptySummary(header: PreferencesHeader, output: string): PreferenceSumm
   }
 }
 
-function count(summary: PreferenceSummary, decisions: DecisionNode[], oneLeaf: boolean): void {
-  summary.instances++
-  if (oneLeaf) summary.withoutPairs.oneLeaf++
-  else if (decisions.length === 0) summary.withoutPairs.noGoldLeaf++
+function count(counts: PreferenceCounts, decisions: DecisionNode[], oneLeaf: boolean): void {
+  counts.instances++
+  if (oneLeaf) counts.withoutPairs.oneLeaf++
+  else if (decisions.length === 0) counts.withoutPairs.noGoldLeaf++
   for (const decision of decisions) {
     const key = decisionCase(decision)
-    summary.decisions.total++
-    summary.decisions.cases[key] = (summary.decisions.cases[key] ?? 0) + 1
+    counts.decisions.total++
+    counts.decisions.cases[key] = (counts.decisions.cases[key] ?? 0) + 1
     for (const { kind } of decisionPairs(decision)) {
-      summary.pairs.total++
-      summary.pairs.kinds[kind]++
+      counts.pairs.total++
+      counts.pairs.kinds[kind]++
     }
   }
 }
 
-function drop(summary: PreferenceSummary, reason: string, place: DroppedAnnotations['places'][number]): void {
-  const { reasons } = summary.droppedAnnotations
-  summary.droppedAnnotations.total++
+function drop(counts: PreferenceCounts, reason: string, place: DroppedAnnotations['places'][number]): void {
+  const { reasons } = counts.droppedAnnotations
+  counts.droppedAnnotations.total++
   let entry = reasons.find((dropped) => dropped.reason === reason)
   if (entry === undefined) {
     entry = { reason, count: 0, places: [] }

@@ -13,6 +13,8 @@ export interface PreferencesHeader {
   hash: string
   /** Branching factor of the trees. */
   branching: number
+  /** There when questions that are marked with a variant were left out. */
+  variants?: 'leave-out'
 }
 
 /** One (question, gold item). Without decision nodes, `nodes` and `pairs` are empty. */
@@ -35,6 +37,7 @@ export const headerSchema: z.ZodType<PreferencesHeader> = z.strictObject({
   split: z.string().min(1),
   hash: z.string().regex(/^[0-9a-f]{64}$/, { error: 'expected 64 hexadecimal digits' }),
   branching: z.int().min(2),
+  variants: z.literal('leave-out').exactOptional(),
 })
 
 export const instanceSchema: z.ZodType<PreferenceInstance> = z

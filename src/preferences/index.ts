@@ -1,10 +1,14 @@
 export {
   type BuildOptions,
   buildPreferences,
+  type CountOptions,
+  countPreferences,
   type DroppedAnnotations,
+  type PreferenceCounts,
   type PreferenceSummary,
 } from './build.ts'
 export { PREFERENCES_SCHEMA, type PreferenceInstance, type PreferencesHeader } from './format.ts'
+export { type GoldRow, type GoldTokens, type InspectOptions, inspectGold } from './inspect.ts'
 export {
   DECISION_CASES,
   type DecisionCase,

@@ -71,13 +71,14 @@ export async function openPreferences(file: string): Promise<Preferences> {
  * Refuses preferences that no longer fit their dataset.
  *
  * @param expected what else the caller relies on
- * @throws InputError saying what changed (the dataset's name, the split, its questions or items, the branching factor) and
+ * @throws InputError saying what changed (the dataset's name, the split, its questions or items, the branching factor, the
+ *   choice of variants) and
  *   how to build the file again
  */
 export async function checkFresh(
   preferences: Pick<Preferences, 'file' | 'header'>,
   dataset: Dataset,
-  expected: { split?: string; branching?: number } = {},
+  expected: { split?: string; branching?: number; variants?: 'keep' | 'leave-out' } = {},
 ): Promise<void> {
   const { header, file } = preferences
   const changes: string[] = []
@@ -89,6 +90,13 @@ export async function checkFresh(
   }
   if (expected.branching !== undefined && header.branching !== expected.branching) {
     changes.push(`their trees have branching factor ${header.branching}, not ${expected.branching}`)
+  }
+  if (expected.variants !== undefined && expected.variants !== (header.variants ?? 'keep')) {
+    changes.push(
+      header.variants === undefined
+        ? 'questions marked with a variant are among them'
+        : 'questions marked with a variant were left out of them',
+    )
   }
   if (!Object.hasOwn(dataset.meta.splits, header.split)) {
     changes.push(`the dataset has no split "${header.split}"`)
@@ -103,8 +111,9 @@ export async function checkFresh(
   if (changes.length === 0) return
   const split = expected.split ?? header.split
   const branching = expected.branching ?? header.branching
+  const variants = (expected.variants ?? header.variants) === 'leave-out' ? ' --no-variants' : ''
   throw new InputError(
-    `The preferences do not fit the dataset ${dataset.folder}: ${changes.join('; ')}. Build them again: canopy preferences --dataset ${dataset.folder} --split ${split} --branching ${branching} --output ${file}`,
+    `The preferences do not fit the dataset ${dataset.folder}: ${changes.join('; ')}. Build them again: canopy preferences --dataset ${dataset.folder} --split ${split} --branching ${branching}${variants} --output ${file}`,
     { file },
   )
 }

@@ -1,7 +1,7 @@
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { openDataset, readJsonLines } from '../data/index.ts'
-import type { GoldEntry, Question } from '../hierarchy/index.ts'
+import { type Dataset, openDataset, readJsonLines } from '../data/index.ts'
+import { buildHierarchy, type GoldEntry, goldLeaves, type Hierarchy, type Question } from '../hierarchy/index.ts'
 import { InputError } from '../support/errors.ts'
 import { writeFileAtomic } from '../support/files.ts'
 import type { TrainingSet } from './data.ts'
@@ -54,5 +54,41 @@ export async function* heldOut(
     } finally {
       await opened.close()
     }
+  }
+}
+
+/** A validation instance with its tree. */
+export interface HeldOutInstance {
+  benchmark: string
+  question: string
+  hierarchy: Hierarchy
+  /** Whether each leaf is gold. */
+  gold: boolean[]
+}
+
+/**
+ * The validation instances of a run with their trees, `most` of them at most.
+ *
+ * @throws InputError as {@link heldOut}
+ */
+export async function heldOutInstances(
+  folder: string,
+  branching: number,
+  most = Number.POSITIVE_INFINITY,
+): Promise<HeldOutInstance[]> {
+  const instances: HeldOutInstance[] = []
+  const datasets = new Map<string, Dataset>()
+  try {
+    for await (const { dataset: path, question, entry } of heldOut(folder)) {
+      if (instances.length >= most) break
+      const dataset = datasets.get(path) ?? (await openDataset(path))
+      datasets.set(path, dataset)
+      const hierarchy = buildHierarchy(await dataset.item(entry.item), branching)
+      const { gold } = goldLeaves(hierarchy, entry)
+      instances.push({ benchmark: question.benchmark, question: question.question, hierarchy, gold })
+    }
+    return instances
+  } finally {
+    for (const dataset of datasets.values()) await dataset.close()
   }
 }

@@ -20,10 +20,11 @@ const held = new Set<string>()
  * Takes the lock of a run folder (made if missing), so that no two processes train in it. A lock whose process is gone
  * expires.
  *
+ * @param doing what is done there, for the message to others
  * @returns a function that gives the lock back, and removes the folder if it was made for it and is still empty
  * @throws InputError naming the process that holds it
  */
-export async function lockRun(folder: string): Promise<() => Promise<void>> {
+export async function lockRun(folder: string, doing = 'training'): Promise<() => Promise<void>> {
   const key = resolve(folder)
   const path = join(key, LOCK_FILE)
   const me: Holder = { pid: process.pid, host: hostname(), started: await startOf(process.pid) }
@@ -34,7 +35,8 @@ export async function lockRun(folder: string): Promise<() => Promise<void>> {
       const content = await readFile(path, 'utf8').catch(() => undefined)
       if (content === undefined) continue
       const holder = parse(content)
-      if (holder !== undefined && (held.has(key) || (await alive(holder, me)))) throw taken(folder, path, holder, me)
+      if (holder !== undefined && (held.has(key) || (await alive(holder, me))))
+        throw taken(folder, path, holder, me, doing)
       await removeStale(path, content)
     }
   } catch (error) {
@@ -117,11 +119,11 @@ function parse(content: string): Holder | undefined {
   }
 }
 
-function taken(folder: string, path: string, holder: Holder, me: Holder): InputError {
+function taken(folder: string, path: string, holder: Holder, me: Holder, doing: string): InputError {
   const where = holder.host === me.host ? '' : ` on ${holder.host}`
   const remedy =
     holder.host === me.host
       ? 'Wait for it or stop it, or choose another output folder.'
       : `Choose another output folder; if that process is gone, remove ${path}.`
-  return new InputError(`Process ${holder.pid}${where} is training in this folder. ${remedy}`, { file: folder })
+  return new InputError(`Process ${holder.pid}${where} is ${doing} in this folder. ${remedy}`, { file: folder })
 }

@@ -280,7 +280,13 @@ describe('what is to be refined', () => {
     ['an item without text', () => input('no-text.json', '{"title":"T"}'), /no-text\.json: Item 1, "text": expected/],
     ['an item that is null', () => input('null.json', '["One.", null]'), /null\.json: Item 2: expected/],
     ['a title that is no text', () => input('title.json', '{"title":1,"text":"One."}'), /title\.json: Item 1, "title"/],
-    ['a table', () => input('table.json', '{"modality":"table","header":[],"rows":[]}'), /table\.json: .*"table"/],
+    [
+      'an image',
+      () => input('image.json', '{"modality":"image","image":"a.png"}'),
+      /image\.json: .*"image"; texts and/,
+    ],
+    ['a table without rows', () => input('table.json', '{"header":["A"],"rows":[]}'), /table\.json: Item 1, "rows"/],
+    ['a cell that is no text', () => input('cell.json', '{"rows":[["a",[1]]]}'), /cell\.json: Item 1, "rows\.0\.1"/],
     [
       'sentences that are none',
       () => input('sentences.json', '{"text":"One.","sentences":[[0]]}'),

@@ -111,6 +111,14 @@ describe('canopy import', () => {
     expect(readFileSync(join(output, 'questions.jsonl'), 'utf8')).toContain('"spans":[[6,10]]')
   })
 
+  it.each([
+    ['--offsets', 'byte'],
+    ['--benchmark', 'mine'],
+  ])('is wrong usage with %s where the format is not jsonl, which would not heed it', async (...flag) => {
+    const { error } = await canopy('import', 'nq', '--input', 'x', '--split', 's', '--output', 'y', ...flag)
+    expect(error).toBeInstanceOf(UsageError)
+  })
+
   it('is wrong usage without a split, with an unknown format or unit', async () => {
     const args = ['--input', 'x', '--output', 'y']
     expect((await canopy('import', 'nq', ...args)).error).toBeInstanceOf(UsageError)

@@ -112,6 +112,9 @@ describe('from JSONL files to a refined passage', () => {
       'decisions.jsonl',
       'metrics.json',
       'pruning.csv',
+      'report.html',
+      'scores.jsonl',
+      'selection.csv',
       'summary.md',
     ])
     const metrics = await runJson<Record<string, unknown>>(evaluate('dev', 'again', ...adapted()))
@@ -223,7 +226,7 @@ describe('from JSONL files to a refined passage', () => {
 })
 
 describe('the command line', () => {
-  const verbs = ['import', 'check', 'preferences', 'train', 'evaluate', 'export', 'refine', 'quickstart']
+  const verbs = ['import', 'check', 'preferences', 'train', 'evaluate', 'export', 'refine', 'reproduce', 'quickstart']
 
   it.each(verbs)('canopy %s --help shows flags and an example', async (verb) => {
     const { stdout, stderr } = await run([verb, '--help'])

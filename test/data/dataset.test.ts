@@ -1,4 +1,4 @@
-import { cpSync, existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { cpSync, existsSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
@@ -159,6 +159,24 @@ describe('the writer', () => {
     await writer.addItem(item('a'), { file: 'in', line: 1 })
     await writer.abort()
     expect(readdirSync(parent)).toEqual([])
+  })
+
+  it('refuses an empty name, which no dataset could be opened under', async () => {
+    const parent = temporaryFolder()
+    const opened = openDatasetWriter({ folder: join(parent, 'data'), benchmark: 'test', name: '' })
+    await expect(opened).rejects.toThrow(/the name of the dataset is empty/)
+    expect(readdirSync(parent)).toEqual([])
+  })
+
+  it('fills an empty folder that is there, and follows a link to one, first split and second', async () => {
+    const [parent, elsewhere] = [temporaryFolder(), temporaryFolder()]
+    const link = join(parent, 'data')
+    symlinkSync(elsewhere, link)
+    await write(link, [question('q1', 'train', ['a'])])
+    await write(link, [question('q2', 'dev', ['b'])])
+    expect(await faultsOf(link)).toEqual([])
+    expect(readdirSync(parent)).toEqual(['data'])
+    expect(readdirSync(elsewhere).sort()).toEqual(['dataset.json', 'items.index', 'items.jsonl', 'questions.jsonl'])
   })
 
   it('adds a split and keeps the first one as it was, its hash included', async () => {
@@ -382,12 +400,6 @@ describe('checkDataset', () => {
       /^items\.jsonl:1 The path .*leaves/,
     ],
     [
-      'a picture that is missing',
-      [{ id: 'i', modality: 'image', image: 'no.jpg' }],
-      [],
-      /"no\.jpg" of item "i" is not there/,
-    ],
-    [
       'gold that is missing',
       [item('a')],
       [question('q', 'train', ['b'])],
@@ -436,6 +448,18 @@ describe('checkDataset', () => {
       /row 1 is not there; the table has 1/,
     ],
     [
+      'a video without a segment',
+      [{ id: 'v', modality: 'video', start: 0, end: 0.0001 }],
+      [],
+      /^items\.jsonl:1 The video item "v" goes from 0 s/,
+    ],
+    [
+      'a time outside',
+      [{ id: 'v', modality: 'video', start: 0, end: 190 }],
+      [question('q', 'train', [], { gold: [{ item: 'v', times: [[190, 200]] }] })],
+      /the time \[190,200\] lies outside of \[0, 190\] s/,
+    ],
+    [
       'two locations',
       [item('a')],
       [{ ...question('q', 'train', []), gold: [{ item: 'a', whole: true, rows: [1] }] }],
@@ -479,6 +503,19 @@ describe('checkDataset', () => {
       'dataset.json:undefined',
       'dataset.json:undefined',
     ])
+  })
+
+  it('counts pictures and videos that are missing, which are no fault', async () => {
+    const folder = folderOf(
+      [
+        { id: 'i', modality: 'image', image: 'no.jpg' },
+        { id: 'v', modality: 'video', video: 'no.mp4', start: 0, end: 60 },
+        { id: 'w', modality: 'video', start: 0, end: 60 },
+      ],
+      [question('q1', 'train', ['i'])],
+    )
+    expect(await checkDataset(folder, () => {})).toMatchObject({ missingMedia: 2 })
+    expect((await faultTexts(folder)).filter((fault) => fault.includes('no.'))).toEqual([])
   })
 
   it('counts what is there', async () => {

@@ -356,6 +356,31 @@ describe('a fault', () => {
       lines(a, ask({ whole: true }, { benchmark: 'x' }), { ...ask({ whole: true }), id: 'r', benchmark: 'y' }),
       /in\.jsonl:3: .*benchmark "y", others of "x"/,
     ],
+    [
+      'a video without a segment',
+      lines({ id: 'v', modality: 'video', start: 0, end: 0.0001 }),
+      /in\.jsonl:1: The video item "v" goes from 0 s to 0\.0001 s/,
+    ],
+    [
+      'a video of ages',
+      lines({ id: 'v', modality: 'video', start: 0, end: 1e12 }),
+      /in\.jsonl:1: The video item "v" lasts 1000000000000 s/,
+    ],
+    [
+      'a time that only touches its video',
+      lines({ id: 'v', modality: 'video', start: 0, end: 190 }, ask({ item: 'v', times: [[190, 200]] })),
+      /in\.jsonl:2: the gold time \[190,200\] lies outside of item "v"/,
+    ],
+    [
+      'a row that makes every other one gigantic',
+      lines({
+        id: 't',
+        modality: 'table',
+        header: ['a'],
+        rows: [new Array(20_000).fill(''), ...new Array(999).fill([''])],
+      }),
+      /in\.jsonl:1: not a valid item \("t"\): has more than \d+ cells/,
+    ],
     ['no question', lines(a), /no question is left to import/],
   ]
 

@@ -3,8 +3,16 @@ import { join } from 'node:path'
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { detokenise } from '../../src/data/importers/detokenise.ts'
+import { readTable, tableAround } from '../../src/data/importers/nq/tables.ts'
 import { checkDataset, type ImportOptions, type ImportSummary, importNq, openDataset } from '../../src/data/index.ts'
-import type { GoldEntry, Question, TextItem } from '../../src/hierarchy/index.ts'
+import {
+  buildHierarchy,
+  type GoldEntry,
+  type Item,
+  type Question,
+  type TableItem,
+  type TextItem,
+} from '../../src/hierarchy/index.ts'
 import { sharedDir } from '../support/shared.ts'
 import { lines, temporaryFolder } from '../support/temporary.ts'
 
@@ -294,6 +302,242 @@ describe('importing official pages', () => {
   })
 })
 
+const table = (
+  '<H1> Ann </H1> <H2> Films ( edit ) </H2> <Table> <Caption> Films of Ann </Caption> ' +
+  '<Tr> <Th> Year </Th> <Th_colspan="2"> Film </Th> </Tr> <Tr> <Td> 1990 </Td> <Td> Otter | One </Td> <Td> won </Td> </Tr> ' +
+  '<Tr> <Td> 1990 </Td> <Td> <Ul> <Li> Two </Li> <Li> Three </Li> </Ul> </Td> </Tr> <Tr> </Tr> <Tr> <Td> <Table> <Tr> <Td> In </Td> ' +
+  '<Td> side </Td> </Tr> <Tr> <Td> 1990 </Td> </Tr> </Table> </Td> </Tr> </Table> <P> Behind . </P>'
+).split(' ')
+/** The index of the n-th token of that kind. */
+const at = (token: string, nth = 0): number => table.flatMap((t, i) => (t === token ? [i] : []))[nth]!
+const wholeTable = range(at('<Table>'), at('</Table>', 1) + 1)
+const inTable = (long: object, shorts: object[], more: object = {}): object =>
+  simplified([{ long_answer: long, short_answers: shorts }], { document_text: table.join(' '), ...more })
+const tablesOf = (items: Map<string, Item>): TableItem[] => [...items.values()] as TableItem[]
+
+describe('importing tables of official pages', () => {
+  it('makes a table item of header, rows and caption, gold being the rows that hold the tokens of a short answer', async () => {
+    const { questions, items } = await imported(lines(inTable(wholeTable, [range(at('1990', 1), at('1990', 1) + 1)])))
+    expect(tablesOf(items)).toEqual([
+      {
+        id: expect.any(String),
+        modality: 'table',
+        title: 'Ann & Bob (film)',
+        caption: 'Films of Ann',
+        header: ['Year', 'Film', ''],
+        rows: [['1990', 'Otter | One', 'won'], ['1990', 'Two\nThree'], [], ['In side\n1990']],
+      },
+    ])
+    expect(questions[0]!.gold).toEqual([{ item: tablesOf(items)[0]!.id, rows: [1] }])
+    expect(questions[0]!.answers).toEqual(['1990'])
+  })
+
+  it('gives the same item and gold in the original and the MultiQA form', async () => {
+    const long: [number, number] = [at('<Table>'), at('</Table>', 1) + 1]
+    const annotation = { long_answer: range(...long), short_answers: [range(at('Three'), at('Three') + 1)] }
+    const tokens = table.map((token) => ({ token: token.replace('_', ' '), html_token: HTML.test(token) }))
+    const forms = [
+      simplified([annotation], { document_text: table.join(' ') }),
+      { ...original([annotation]), document_tokens: tokens },
+      {
+        ...multiqa(long, [at('Three'), at('Three')]),
+        tokens: tokens.map(({ token }) => token),
+        is_html_token: tokens.map(({ html_token }) => html_token),
+      },
+    ]
+    const results = await Promise.all(forms.map((form) => imported(lines(form))))
+    for (const { items, questions } of results) {
+      expect([...items.values()]).toEqual([...results[0]!.items.values()])
+      expect(questions[0]!.gold).toEqual([{ item: [...items.keys()][0], rows: [1] }])
+    }
+  })
+
+  it('takes the whole table for a row or a cell of it, the innermost of nested ones, and merges what lies in one', async () => {
+    const nested: [number, number] = [at('<Table>', 1), at('</Table>') + 1]
+    const second = range(at('<Tr>', 2), at('</Tr>', 2) + 1)
+    const cell = range(at('<Td>', 1), at('</Td>', 1) + 1)
+    const annotations = [
+      { long_answer: second, short_answers: [range(at('Two'), at('Two') + 1)] },
+      { long_answer: cell, short_answers: [range(at('Otter'), at('One') + 1)] },
+      { long_answer: range(at('<Tr>', 5), at('</Tr>', 4) + 1), short_answers: [range(at('side'), at('side') + 1)] },
+      { long_answer: range(...nested), short_answers: [range(at('1990', 2), at('1990', 2) + 1)] },
+    ]
+    const { questions, items } = await imported(lines(simplified(annotations, { document_text: table.join(' ') })))
+    const [outer, inner] = tablesOf(items)
+    expect(inner).toMatchObject({ caption: 'Films', header: [], rows: [['In', 'side'], ['1990']] })
+    expect(questions[0]!.gold).toEqual([
+      { item: outer!.id, rows: [0, 1] },
+      { item: inner!.id, rows: [0, 1] },
+    ])
+  })
+
+  it('counts a nested table to the row of the outer one that holds it, and a long short answer to all its rows', async () => {
+    const inner = await imported(lines(inTable(wholeTable, [range(at('side'), at('side') + 1)])))
+    expect(inner.questions[0]!.gold).toMatchObject([{ rows: [3] }])
+    const long = await imported(lines(inTable(wholeTable, [range(at('Year'), at('Two') + 1)])))
+    expect(long.questions[0]!.gold).toMatchObject([{ rows: [0, 1] }])
+  })
+
+  it('leaves a list or a paragraph in a cell a text', async () => {
+    const list = range(at('<Ul>'), at('</Ul>') + 1)
+    const { items } = await imported(lines(inTable(list, [range(at('Two'), at('Two') + 1)])))
+    expect([...items.values()]).toMatchObject([{ modality: 'text', text: 'Two\nThree' }])
+  })
+
+  it('drops and counts short answers that are in no row: of the header, the caption, and outside of the table', async () => {
+    const good = inTable(wholeTable, [range(at('won'), at('won') + 1)])
+    const { summary } = await imported(
+      lines(
+        good,
+        inTable(wholeTable, [range(at('Year'), at('Year') + 1)], { example_id: 2 }),
+        inTable(wholeTable, [range(at('Films', 1), at('Films', 1) + 1)], { example_id: 3 }),
+        inTable(wholeTable, [range(at('Behind'), at('Behind') + 1), range(at('<Tr>', 1), at('<Tr>', 1) + 1)], {
+          example_id: 4,
+        }),
+        inTable(wholeTable, [range(at('Year'), at('Year') + 1), range(at('won'), at('won') + 1)], { example_id: 5 }),
+      ),
+    )
+    expect(summary).toMatchObject({ questions: 2, gold: 2, items: { added: 1, merged: 1 } })
+    expect(summary.dropped.map(({ what, reason, count }) => [what, reason, count])).toEqual([
+      ['annotation', 'a short answer in the header of its table', 2],
+      ['item', 'a long answer without a short answer', 3],
+      ['question', 'no short answer', 3],
+      ['annotation', 'a short answer in the caption of its table', 1],
+      ['annotation', 'a short answer outside of the rows of its table', 2],
+    ])
+    expect(summary.dropped[0]!.places[0]).toMatch(/in\.jsonl:2: tokens \[\d+,\d+\) of "2"/)
+  })
+
+  it.each<[string, string, string[], string[][]]>([
+    ['no header cells', '<Tr> <Td> a </Td> <Td> b </Td> </Tr> <Tr> <Td> x </Td> </Tr>', [], [['a', 'b'], ['x']]],
+    [
+      'a header cell in each row',
+      '<Tr> <Th> a </Th> <Td> b </Td> </Tr> <Tr> <Th> c </Th> <Td> x </Td> </Tr>',
+      [],
+      [
+        ['a', 'b'],
+        ['c', 'x'],
+      ],
+    ],
+    [
+      'an empty corner',
+      '<Tr> <Td> </Td> <Th> a </Th> <Th> b </Th> </Tr> <Tr> <Th> c </Th> <Td> x </Td> </Tr>',
+      ['', 'a', 'b'],
+      [['c', 'x']],
+    ],
+    [
+      'a title above',
+      '<Tr> <Th colspan="2"> t </Th> </Tr> <Tr> <Th> a </Th> <Th> b </Th> </Tr> <Tr> <Td> x </Td> </Tr>',
+      ['a', 'b'],
+      [['t', ''], ['x']],
+    ],
+    [
+      'a title alone',
+      '<Tr> <Th colspan="2"> t </Th> </Tr> <Tr> <Th> a </Th> <Td> x </Td> </Tr>',
+      [],
+      [
+        ['t', ''],
+        ['a', 'x'],
+      ],
+    ],
+    [
+      'two header rows',
+      '<Tr> <Th> a </Th> <Th> b </Th> </Tr> <Tr> <Th> c </Th> <Th> d </Th> </Tr> <Tr> <Td> x </Td> </Tr>',
+      ['a', 'b'],
+      [['c', 'd'], ['x']],
+    ],
+    ['one column', '<Tr> <Th> a </Th> </Tr> <Tr> <Td> x </Td> </Tr>', ['a'], [['x']]],
+    ['nothing but a header', '<Tr> <Th> a </Th> <Th> x </Th> </Tr>', [], [['a', 'x']]],
+    ['cells outside of a row', '<Td> a </Td> <Td> x </Td>', [], [['a', 'x']]],
+    ['text outside of a cell', '<Tr> a b <Td> x </Td> </Tr>', [], [['a b', 'x']]],
+    ['nothing closed', '<Tr> <Td> a <Td> b <Tr> <Td> x', [], [['a', 'b'], ['x']]],
+    [
+      'parts of a table',
+      '<Thead> <Tr> <Th> a </Th> </Tr> </Thead> <Tbody> <Tr> <Td> x </Td> </Tr> </Tbody>',
+      ['a'],
+      [['x']],
+    ],
+    ['a colspan beyond reason', '<Tr> <Td colspan="0"> a </Td> <Td colspan="x"> x </Td> </Tr>', [], [['a', 'x']]],
+  ])('reads a table with %s', async (_, content, header, rows) => {
+    const tokens = ['<Table>', ...content.split(/ (?![^<]*>)/), '</Table>']
+    const record = {
+      ...original([
+        { long_answer: range(0, tokens.length), short_answers: [range(tokens.indexOf('x'), tokens.indexOf('x') + 1)] },
+      ]),
+      document_tokens: tokens.map((token) => ({ token, html_token: HTML.test(token) })),
+    }
+    const { items, questions } = await imported(lines(record))
+    expect(tablesOf(items)).toMatchObject([{ header, rows }])
+    expect(questions[0]!.gold).toMatchObject([{ rows: [rows.findIndex((row) => row.includes('x'))] }])
+  })
+
+  it('drops and counts a table without rows, and refuses one of millions of cells', async () => {
+    const empty = inTable(range(0, 3), [range(1, 2)], { document_text: '<Table> x </Table>', example_id: 2 })
+    const { summary } = await imported(lines(empty, inTable(wholeTable, [range(at('won'), at('won') + 1)])))
+    expect(summary.dropped).toMatchObject([
+      { what: 'item', reason: 'a table without rows', count: 1 },
+      { what: 'question', count: 1 },
+    ])
+    const wide = `<Table> <Tr> ${'<Td_colspan="99999999"> x '.repeat(1001)}</Tr> </Table>`
+    const record = inTable(range(0, wide.split(' ').length), [range(3, 4)], { document_text: wide })
+    await expect(imported(lines(record))).rejects.toThrow(/in\.jsonl:1: the table of tokens .* 1001000 cells/)
+  })
+
+  it('puts every visible token of any tags into at most one part, and gold rows are those of the tokens', () => {
+    const tag = fc.constantFrom(
+      '<Table>',
+      '</Table>',
+      '<Tr>',
+      '</Tr>',
+      '<Td>',
+      '</Td>',
+      '<Th>',
+      '</Th>',
+      '<Caption>',
+      '</Caption>',
+      '<P>',
+      '<Td colspan="3">',
+    )
+    const word = fc.nat({ max: 999 }).map((n) => `w${n}`)
+    fc.assert(
+      fc.property(fc.array(fc.oneof(tag, word), { maxLength: 40 }), (content) => {
+        const tokens = ['<Table>', ...content].map((token) => ({ token, html: HTML.test(token) }))
+        const around = tableAround(tokens, [0, 1])!
+        const { content: read, partOf } = readTable(tokens, around, 'T', { file: 'x' })
+        for (const [i, { token, html }] of tokens.entries()) {
+          const part = partOf(i)
+          if (html || part === undefined) continue
+          const where = part === 'header' ? read.header : part === 'caption' ? [read.caption!] : read.rows[part]!
+          expect(where.join('\n').split(/\s/)).toContain(token)
+        }
+      }),
+      { numRuns: 500 },
+    )
+  })
+})
+
+describe('the lists of official pages', () => {
+  it('have a leaf for every entry, whatever it begins with, and sentences within', async () => {
+    const text =
+      '<Ul> <Li> one , </Li> <Li> 2 . </Li> <Li> Ann sang . She left . </Li> <Li> two <Ul> <Li> ( three ) </Li> </Ul> </Li> </Ul>'
+    const tokens = text.split(' ')
+    const { items } = await imported(
+      lines(
+        simplified([{ long_answer: range(0, tokens.length), short_answers: [range(2, 3)] }], { document_text: text }),
+      ),
+    )
+    const item = [...items.values()][0]!
+    expect(buildHierarchy(item).leaves.map((leaf) => item.text.slice(...leaf))).toEqual([
+      'one,',
+      '\n2.',
+      '\nAnn sang.',
+      ' She left.',
+      '\ntwo',
+      '\n(three)',
+    ])
+  })
+})
+
 const data = sharedDir() === undefined ? undefined : join(sharedDir()!, 'data', 'nq')
 
 describe.skipIf(data === undefined)('the official records (skipped without the shared data)', () => {
@@ -358,5 +602,26 @@ describe.skipIf(data === undefined)('the official records (skipped without the s
     expect(items.get(byId.get('5328212470870865242')!.gold[0]!.item)!.text).toMatch(
       /^Tracy McConnell, better known as "The Mother", is the title character/,
     )
+  })
+
+  it('of the full pages have tables whose rows are found by the tokens of a short answer', async () => {
+    const [line] = readFileSync(join(data!, 'fullpage_multiqa.jsonl'), 'utf8').split('\n')
+    const record = JSON.parse(line!)
+    const winner = record.tokens.indexOf('Feynman', 394) as number
+    const [candidate] = record.qas[0].answers['open-ended'].answer_candidates
+    candidate.extractive = { single_answer: { instances: [{ token_inds: [winner, winner] }] } }
+    const { questions, items } = await imported(JSON.stringify(record))
+    const entry = questions[0]!.gold.find(({ item }) => (items.get(item) as Item).modality === 'table')!
+    const laureates = items.get(entry.item) as Item as TableItem
+    expect(laureates).toMatchObject({
+      title: 'List of Nobel laureates in Physics',
+      caption: 'Laureates',
+      header: ['Year', 'Laureate', '', 'Country', 'Rationale'],
+    })
+    expect(laureates.rows).toHaveLength(213)
+    const [row, ...others] = 'rows' in entry ? entry.rows : []
+    expect(others).toEqual([])
+    expect(laureates.rows[row!]!.join(' ')).toMatch(/Richard (?:Phillips )?Feynman/)
+    expect(questions[0]!.answers).toContain('Feynman')
   })
 })

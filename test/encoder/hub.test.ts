@@ -327,7 +327,7 @@ describe('a broken download', () => {
     const cache = temporaryFolder()
     hub.hashes.set(path, 'a'.repeat(path === 'tokenizer.json' ? 40 : 64))
     const { message } = await failure(locateEncoder('org/tiny', { hubUrl: hub.url, cacheDir: cache }))
-    expect(message).toContain(`The bytes of ${path} in org/tiny are not those that the hub announced`)
+    expect(message).toContain(`The bytes of ${path} of org/tiny are not those that the hub announced`)
     expect(filesBelow(join(cache, 'models--org--tiny', 'blobs')).filter((name) => name.startsWith('aaaa'))).toEqual([])
     expect(existsSync(join(snapshotOf(cache), path))).toBe(false)
     expect(existsSync(join(cache, 'models--org--tiny', '.canopy'))).toBe(false)

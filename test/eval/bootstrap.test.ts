@@ -164,6 +164,19 @@ describe('estimates', () => {
     expect(clusters).toEqual({ one: 10, two: 10, pooled: 10, mean: 10 })
   })
 
+  it('resample no source of which nothing was measured', () => {
+    const instances = Array.from({ length: 12 }, (_, i) => twoLeaves(i % 3 === 0, true, { source: `s${i}` }))
+    const alone = estimate(sumsOf(instances), { resamples: 100 })
+    const sums = sumsOf(instances)
+    for (const source of ['x', 'y', 'z']) {
+      addDenominators(sums, 'bench', source, questionSums(false))
+      addInstance(sums, 'bench', source, measureInstance(instanceOf([false, false], { source }), encoders.slice(0, 1)))
+    }
+    const found = estimate(sums, { resamples: 100 })
+    expect(found.clusters.bench).toBe(12)
+    expect(found).toEqual(alone)
+  })
+
   it('give no interval for a single source, and no value where there is nothing to measure', () => {
     const { benchmarks } = estimate(sumsOf([twoLeaves(true, true, {})]), { resamples: 10 })
     expect(benchmarks.bench!.frozen!.decision_accuracy).toEqual({ value: 1, lo: null, hi: null, n: 1 })

@@ -3,65 +3,13 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { importHotpotqa, importNq } from '../../src/data/index.ts'
-import {
-  addTrainingQuestion,
-  type EvaluateOptions,
-  emptyTrainingData,
-  evaluate,
-  METRICS,
-  type TextEmbedder,
-} from '../../src/eval/index.ts'
+import { addTrainingQuestion, emptyTrainingData, evaluate, METRICS, type TextEmbedder } from '../../src/eval/index.ts'
 import { sharedDir } from '../support/shared.ts'
 import { sentence, writeArticles } from './articles.ts'
+import { fineTuned, optionsFor, words } from './bag.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'canopy-evaluate-'))
 afterAll(() => rmSync(folder, { recursive: true, force: true }))
-
-const LIMIT = 40
-const words = (text: string): string[] => text.toLowerCase().match(/\p{L}+/gu) ?? []
-
-/** A bag-of-words encoder that sees the first 40 words; `focus` says how much shared words count against length. */
-function bagOfWords(name: string, focus: number): TextEmbedder {
-  const dimension = 64
-  const bucket = (word: string): number =>
-    [...word].reduce((h, c) => (h * 31 + c.charCodeAt(0)) % 8191, 7) % (dimension - 1)
-  return {
-    fingerprint: name,
-    async embedTexts(texts) {
-      const embeddings = new Float32Array(texts.length * dimension)
-      const sequences = texts.map((text) => words(text).slice(0, LIMIT))
-      for (const [i, sequence] of sequences.entries()) {
-        const row = embeddings.subarray(i * dimension, (i + 1) * dimension)
-        for (const word of sequence) row[bucket(word)]! += focus
-        row[dimension - 1] = 1
-      }
-      const first = new Map<string, number>()
-      const same = Int32Array.from(sequences, (sequence, i) => {
-        const key = sequence.join(' ')
-        if (!first.has(key)) first.set(key, i)
-        return first.get(key)!
-      })
-      return { embeddings, same, truncated: texts.map((text) => words(text).length > LIMIT) }
-    },
-  }
-}
-
-const frozen = bagOfWords('frozen', 0.2)
-const fineTuned = bagOfWords('tuned', 2)
-const optionsFor = (datasets: string[], output: string, more: Partial<EvaluateOptions> = {}): EvaluateOptions => ({
-  datasets,
-  split: 'dev',
-  query: fineTuned,
-  frozen,
-  fineTuned,
-  names: { query: 'bag', frozen: 'bag', fineTuned: 'bag + adapter' },
-  countTokens: (text) => words(text).length,
-  tokenizer: 'bag',
-  title: false,
-  resamples: 200,
-  output,
-  ...more,
-})
 
 const bytes = (path: string): Record<string, string> =>
   Object.fromEntries(
@@ -87,10 +35,14 @@ describe('an evaluation', () => {
       'decisions.jsonl',
       'metrics.json',
       'pruning.csv',
+      'scores.jsonl',
+      'selection.csv',
       'summary.md',
     ])
     const metrics = json(results)
-    expect(Object.keys(metrics)).toEqual(['Articles', 'pooled', 'mean', 'differences', 'evaluation'])
+    expect(Object.keys(metrics)).toEqual([
+      ...['Articles', 'pooled', 'mean', 'differences', 'selection', 'selection_differences', 'evaluation'],
+    ])
     const names = ['frozen', 'fine-tuned', 'permuted', 'always-left', 'keep-root', 'constant']
     expect(Object.keys(metrics.Articles)).toEqual(names)
     for (const name of names) {

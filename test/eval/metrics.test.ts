@@ -52,6 +52,8 @@ describe('the metrics of one item', () => {
       gold_recall_all: [1, 1],
       gold_precision: [0.5, 1],
       gold_precision_all: [0.5, 1],
+      kept_tokens: [25, 1],
+      kept_tokens_all: [25, 1],
     })
     expect(retained_tokens![0]).toBeCloseTo(25 / 45, 15)
     expect(retained_tokens_all).toEqual(retained_tokens)
@@ -106,6 +108,7 @@ describe('the metrics of one item', () => {
     const single = ratios(instanceOf([true]), 'frozen')
     expect(single).toEqual({
       truncated_nodes: [0, 1],
+      kept_tokens_all: [15, 1],
       retained_tokens_all: [1, 1],
       gold_recall_all: [1, 1],
       gold_precision_all: [1, 1],

@@ -9,6 +9,7 @@ import { buildHierarchy, goldLeaves, nodeKey } from '../../src/hierarchy/index.t
 import {
   buildPreferences,
   checkFresh,
+  countPreferences,
   openPreferences,
   type PreferenceInstance,
   type PreferenceSummary,
@@ -178,7 +179,7 @@ describe('buildPreferences', () => {
       [[{ item: 'six', quotes: ['Seven'] }], 'is not in the text'],
       [[{ item: 'six', spans: [[0, 3, 'Two']] }], 'expects "Two"'],
       [[{ item: 'six', rows: [1] }], 'gives rows'],
-      [[{ item: 'table', rows: [1] }], 'modality "table"'],
+      [[{ item: 'table', spans: [[0, 1]] }], 'gives spans'],
     ]
     for (const [gold, message] of cases) {
       const attempt = build(await dataset([[{ item: 'one', whole: true }], gold]))
@@ -188,6 +189,40 @@ describe('buildPreferences', () => {
     }
     await expect(build(await dataset([[{ item: 'gone', whole: true }]]))).rejects.toThrow('"gone"')
     expect(existsSync(output()) ? readdirSync(join(folder, 'out')) : []).toEqual([])
+  })
+
+  it('counts the same as it writes, without writing', async () => {
+    const made = await dataset([[{ item: 'six', quotes: ['Three is far.'] }], [{ item: 'two', whole: true }], []])
+    const counts = await countPreferences({ dataset: made, split: 'train' })
+    expect(existsSync(output())).toBe(false)
+    expect(await build(made)).toMatchObject(counts)
+    expect(counts).toMatchObject({ questions: 3, questionsWithoutGold: 1, instances: 2, pairs: { total: 8 } })
+  })
+
+  it('leaves out questions that are marked with a variant when it is told to, and says so in the header', async () => {
+    const gold = [{ item: 'six', quotes: ['Three is far.'] }]
+    const made = await dataset([gold, gold, gold])
+    const file = join(folder, 'questions.jsonl')
+    const [first, ...rest] = readFileSync(file, 'utf8').trimEnd().split('\n')
+    const marked = rest.map((line) => JSON.stringify({ ...JSON.parse(line), variant: 'several-rows' }))
+    writeFileSync(file, `${[first, ...marked].join('\n')}\n`)
+
+    const kept = await build(made)
+    expect(kept).toMatchObject({ instances: 3, variantsLeftOut: 0, questionsByVariant: { 'several-rows': 2 } })
+    expect(written()[0]).not.toHaveProperty('variants')
+    const all = await openPreferences(output())
+    await expect(checkFresh(all, made, { variants: 'leave-out' })).rejects.toThrow(
+      /variant are among them.*--no-variants/,
+    )
+    await checkFresh(all, made, { variants: 'keep' })
+
+    const left = await buildPreferences({ dataset: made, split: 'train', output: output(), variants: 'leave-out' })
+    expect(left).toMatchObject({ questions: 3, instances: 1, variantsLeftOut: 2 })
+    expect(written().slice(1)).toHaveLength(1)
+    const some = await openPreferences(output())
+    expect(some.header.variants).toBe('leave-out')
+    await checkFresh(some, made)
+    await expect(checkFresh(some, made, { variants: 'keep' })).rejects.toThrow('were left out of them')
   })
 
   it('leaves the old file as it was when it is interrupted or fails', async () => {

@@ -6,7 +6,7 @@ import { type Place, parseItem, parseQuestion } from '../schema.ts'
 import { type DatasetWriter, openDatasetWriter, type WriterOptions } from '../writer.ts'
 
 export interface ImportOptions {
-  /** Files to read, one after the other; `.gz` is decompressed. */
+  /** Files to read, one after the other; `.gz` is decompressed, Parquet files are read by rows. */
   inputs: string[]
   /** The dataset folder; one that is there gets another split. */
   output: string
@@ -46,7 +46,11 @@ export interface ImportSummary {
   records: number
   /** Items new to the folder, and items that were there (from this import or before) with the same content. */
   items: { added: number; merged: number }
+  /** Items new to the folder, by modality. */
+  modalities: Partial<Record<Item['modality'], number>>
   questions: number
+  /** Questions that are marked with a variant, by its name. */
+  variants: Record<string, number>
   /** Gold entries, one per question and item. */
   gold: number
   /** Records that a fault kept out (`onError: 'skip'`). */
@@ -96,7 +100,9 @@ export async function runImport(
       splits: [],
       records: 0,
       items: { added: 0, merged: 0 },
+      modalities: {},
       questions: 0,
+      variants: {},
       gold: 0,
       skipped: 0,
       dropped: [],
@@ -139,7 +145,9 @@ export async function runImport(
       drop: (what, reason, place, detail) =>
         drop(what, reason, `${placeText(place)}${detail === undefined ? '' : `: ${detail}`}`),
       async addItem(item, place) {
-        summary.items[await writer.addItem(parseItem(item, place), place)]++
+        const what = await writer.addItem(parseItem(item, place), place)
+        summary.items[what]++
+        if (what === 'added') summary.modalities[item.modality] = (summary.modalities[item.modality] ?? 0) + 1
       },
       async addQuestion(question, place) {
         if ((await writer.addQuestion(parseQuestion(question, place), place)) === 'repeated') {
@@ -148,6 +156,8 @@ export async function runImport(
         }
         splits.add(question.split)
         summary.questions++
+        const { variant } = question
+        if (variant !== undefined) summary.variants[variant] = (summary.variants[variant] ?? 0) + 1
         summary.gold += question.gold.length
       },
     })
@@ -190,4 +200,31 @@ export function goldFromSpans(annotations: Iterable<{ item: string; span: [numbe
     else spans.push(span)
   }
   return [...byItem].map(([item, spans]) => ({ item, spans: uniqueSpans(spans) }))
+}
+
+/**
+ * One gold entry for each item, in the order of first mention, holding what all entries of that item mark.
+ *
+ * @throws InputError for entries of one item that say in different ways where the evidence lies
+ */
+export function mergedGold(entries: Iterable<GoldEntry>): GoldEntry[] {
+  const byItem = new Map<string, GoldEntry>()
+  for (const entry of entries) {
+    const before = byItem.get(entry.item)
+    byItem.set(entry.item, before === undefined ? entry : merged(before, entry))
+  }
+  return [...byItem.values()]
+}
+
+function merged(a: GoldEntry, b: GoldEntry): GoldEntry {
+  if ('whole' in a) return a
+  if ('whole' in b) return b
+  if ('spans' in a && 'spans' in b) {
+    return { item: a.item, spans: uniqueSpans([...a.spans, ...b.spans] as [number, number][]) }
+  }
+  if ('rows' in a && 'rows' in b) {
+    return { item: a.item, rows: [...new Set([...a.rows, ...b.rows])].sort((x, y) => x - y) }
+  }
+  if ('times' in a && 'times' in b) return { item: a.item, times: [...a.times, ...b.times] }
+  throw new InputError(`two gold entries for the item "${a.item}" say in different ways where the evidence lies`)
 }

@@ -6,6 +6,7 @@ import { contentId } from '../ids.ts'
 import { readRecords } from '../jsonl.ts'
 import { type Place, parseWith } from '../schema.ts'
 import { goldFromSpans, type ImportJob, type ImportOptions, type ImportSummary, runImport } from './common.ts'
+import { paragraphRecord } from './hub-layouts.ts'
 
 const recordId = z.union([z.string().min(1), z.number()], { error: 'expected a string that is not empty' })
 
@@ -14,27 +15,9 @@ const recordSchema = z.object({
   id: recordId.optional(),
   question: z.string().min(1),
   answer: z.union([z.string(), z.number()]).transform(String).optional(),
-  context: z.union(
-    [
-      z.array(z.tuple([z.string(), z.array(z.string())])),
-      z
-        .object({ title: z.array(z.string()), sentences: z.array(z.array(z.string())) })
-        .refine(({ title, sentences }) => title.length === sentences.length)
-        .transform(({ title, sentences }) => title.map((t, i): [string, string[]] => [t, sentences[i]!])),
-    ],
-    { error: 'expected [[title, [sentence, …]], …]' },
-  ),
+  context: z.array(z.tuple([z.string(), z.array(z.string())]), { error: 'expected [[title, [sentence, …]], …]' }),
   supporting_facts: z
-    .union(
-      [
-        z.array(z.tuple([z.string(), z.number().int()])),
-        z
-          .object({ title: z.array(z.string()), sent_id: z.array(z.number().int()) })
-          .refine(({ title, sent_id }) => title.length === sent_id.length)
-          .transform(({ title, sent_id }) => title.map((t, i): [string, number] => [t, sent_id[i]!])),
-      ],
-      { error: 'expected [[title, sentence index], …]' },
-    )
+    .array(z.tuple([z.string(), z.number().int()]), { error: 'expected [[title, sentence index], …]' })
     .optional(),
 })
 
@@ -56,8 +39,8 @@ const TWO_WIKI: Format = { benchmark: '2wiki', joint: ' ', source: '2WikiMultiho
 
 /**
  * Imports files of the official HotpotQA format: one JSON array (or one object a line) of `_id`, `question`, `answer`,
- * `supporting_facts` [[title, sentence index], …] and `context` [[title, [sentence, …]], …]; the column layout of Hugging
- * Face's copy is read too.
+ * `supporting_facts` [[title, sentence index], …] and `context` [[title, [sentence, …]], …]; the hub's copies of them, Parquet
+ * included, are read too.
  *
  * Every paragraph with a visible character becomes an item, its sentences the leaves, and `retrieved` names them all. A
  * supporting fact is found by the title as it is written and by its index among all sentences, empty ones included; titles are
@@ -106,7 +89,7 @@ async function importRecord(
   split: string,
   job: ImportJob,
 ): Promise<void> {
-  const record = parseWith(recordSchema, value, place, `${format.benchmark} record`)
+  const record = parseWith(recordSchema, paragraphRecord(value), place, `${format.benchmark} record`)
   const id = record._id ?? record.id
   if (id === undefined) throw new InputError('the record has no "_id"', place)
   const paragraphs: Paragraph[] = []

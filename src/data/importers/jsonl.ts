@@ -1,7 +1,10 @@
 import { stat } from 'node:fs/promises'
 import { basename, join, resolve } from 'node:path'
+import { z } from 'zod'
 import {
+  buildHierarchy,
   type GoldEntry,
+  goldLeaves,
   type Item,
   leafExtents,
   locateQuote,
@@ -18,16 +21,56 @@ import {
 } from '../../hierarchy/index.ts'
 import { InputError } from '../../support/errors.ts'
 import { exists, fileError, resolveInside } from '../../support/files.ts'
+import {
+  type CountTokens,
+  type CuttableItem,
+  carryGold,
+  cutAtRanges,
+  cutItem,
+  type ItemPart,
+  isCuttable,
+  rootTokens,
+} from '../cut.ts'
 import { ITEMS_NAME, META_NAME, QUESTIONS_NAME, readMeta } from '../dataset.ts'
+import { canonicalJson } from '../json.ts'
 import { readRecords } from '../jsonl.ts'
-import { ITEM_KEYS, type Place, parseItem, parseQuestion, QUESTION_KEYS } from '../schema.ts'
-import { type ImportJob, type ImportOptions, type ImportSummary, runImport, uniqueSpans } from './common.ts'
+import { openParentStore, type ParentStore } from '../parents.ts'
+import { ITEM_KEYS, type Place, parseItem, parseQuestion, parseWith, QUESTION_KEYS } from '../schema.ts'
+import {
+  type ImportJob,
+  type ImportOptions,
+  type ImportSummary,
+  mergedGold,
+  PLACES_KEPT,
+  runImport,
+  uniqueSpans,
+} from './common.ts'
 
 export interface JsonlOptions extends ImportOptions {
   /** What the offsets of `spans` and `sentences` count. Default `utf16`. */
   offsets?: OffsetUnit | undefined
   /** For questions that name none. Default: the benchmark of the folder that is added to, or its name. */
   benchmark?: string | undefined
+  /** Cuts texts and tables of more tokens; see {@link importJsonl}. */
+  maxItemTokens?: number | undefined
+  /** Of a complete rendering, special tokens and prompt included; needed with `maxItemTokens`. */
+  countTokens?: CountTokens | undefined
+}
+
+export interface JsonlSummary extends ImportSummary {
+  /** There when an item was cut, or was to be: with `maxItemTokens`, or where items bring `chunks`. */
+  cut?: CutSummary
+}
+
+export interface CutSummary {
+  /** Items that were cut, and the items that they became. */
+  items: number
+  parts: number
+  maxItemTokens?: number
+  /** Items, cut or not, that have more tokens still: one sentence, one row, or a chunk of the user's own. */
+  tooLong: number
+  /** The first {@link PLACES_KEPT} of them, as `file:line: id`. */
+  places: string[]
 }
 
 /**
@@ -41,9 +84,40 @@ export interface JsonlOptions extends ImportOptions {
  * A span that ends behind its text is clipped and one without a visible character is dropped, both counted; one that lies
  * outside of its text, or does not show the text it expects, is a fault.
  *
+ * With `maxItemTokens`, a text or table whose root has more tokens (title and header included) is cut at sections, sentences or
+ * rows into items `id#start-end`. An item that brings `chunks`, `[[start, end], …]` in the unit of the offsets (a table: rows), is
+ * cut there instead; chunks may overlap. Questions still name the whole item: gold goes to every part that it meets, `retrieved`
+ * to all of them, and questions without a `source` share one when their gold lies in parts of one item.
+ *
  * @throws InputError with file and line for every fault
  */
-export async function importJsonl(options: JsonlOptions): Promise<ImportSummary> {
+export async function importJsonl(options: JsonlOptions): Promise<JsonlSummary> {
+  const { maxItemTokens, countTokens } = options
+  if (maxItemTokens !== undefined && countTokens === undefined) {
+    throw new InputError('cutting items at a number of tokens needs a tokenizer; name the encoder they are for')
+  }
+  const parents = await openParentStore()
+  const cutting: Cutting = {
+    parents,
+    ...(maxItemTokens !== undefined && { limit: { maxItemTokens, countTokens: countTokens! } }),
+    summary: { items: 0, parts: 0, ...(maxItemTokens !== undefined && { maxItemTokens }), tooLong: 0, places: [] },
+  }
+  try {
+    const summary = await importFiles(options, cutting)
+    const used = maxItemTokens !== undefined || cutting.summary.items > 0
+    return used ? { ...summary, cut: cutting.summary } : summary
+  } finally {
+    await parents.close()
+  }
+}
+
+interface Cutting {
+  parents: ParentStore
+  limit?: { maxItemTokens: number; countTokens: CountTokens }
+  summary: CutSummary
+}
+
+async function importFiles(options: JsonlOptions, cutting: Cutting): Promise<ImportSummary> {
   const files = await inputFiles(options.inputs)
   const benchmark = options.benchmark ?? (await firstBenchmark(files, options)) ?? basename(resolve(options.output))
   return runImport('jsonl', { ...options, inputs: files }, { benchmark, segmenter: SEGMENTER_VERSION }, async (job) => {
@@ -51,7 +125,7 @@ export async function importJsonl(options: JsonlOptions): Promise<ImportSummary>
     // questions need the text of their items, wherever those stand: items first
     for (const file of files) {
       for await (const { value, line } of readRecords(file, job.reading)) {
-        if (!isQuestion(value)) await job.record(() => addItem(value, { file, line }, unit, job))
+        if (!isQuestion(value)) await job.record(() => addItem(value, { file, line }, unit, job, cutting))
       }
     }
     const reading = { ...job.reading, ...(job.reading.onError && { onError: () => {} }) }
@@ -59,7 +133,7 @@ export async function importJsonl(options: JsonlOptions): Promise<ImportSummary>
       for await (const { value, line } of readRecords(file, reading)) {
         if (!isQuestion(value)) continue
         const defaults = { benchmark, split: options.split }
-        await job.record(() => addQuestion(value, { file, line }, unit, defaults, job))
+        await job.record(() => addQuestion(value, { file, line }, unit, defaults, job, cutting.parents))
       }
     }
   })
@@ -121,15 +195,95 @@ async function at<T>(place: Place, work: () => T | Promise<T>): Promise<T> {
   }
 }
 
-async function addItem(value: unknown, place: Place, unit: OffsetUnit, job: ImportJob): Promise<void> {
-  const fields = known(value, ITEM_KEYS, place, job)
+const CHUNKS = 'chunks'
+const itemLineKeys = new Set([...ITEM_KEYS, CHUNKS])
+const chunksSchema = z.array(z.tuple([z.number().int().min(0), z.number().int().min(0)])).min(1)
+
+async function addItem(
+  value: unknown,
+  place: Place,
+  unit: OffsetUnit,
+  job: ImportJob,
+  cutting: Cutting,
+): Promise<void> {
+  const { [CHUNKS]: chunks, ...fields } = known(value, itemLineKeys, place, job)
   if (fields.modality === undefined && typeof fields.text === 'string') fields.modality = 'text'
   const item = parseItem(fields, place)
   await at(place, async () => {
     if (item.modality === 'image') resolveInside('.', item.image)
     if (item.modality === 'video' && item.video !== undefined) resolveInside('.', item.video)
-    await job.addItem(item.modality === 'text' ? withSentences(item, unit) : item, place)
+    // a video that has no segments, or a year of them
+    if (item.modality === 'video') buildHierarchy(item)
+    const whole = item.modality === 'text' ? withSentences(item, unit) : item
+    const parts = cutInto(whole, chunks, unit, place, cutting)
+    const { parents } = cutting
+    if (parts.length === 0) {
+      if (parents.has(item.id)) throw new InputError(`the item "${item.id}" was cut with another content before`, place)
+      await job.addItem(whole, place)
+      return
+    }
+    if (job.writer.has(item.id)) {
+      throw new InputError(`the item "${item.id}" is there already, and was not cut; an id names one item`, place)
+    }
+    await addParent(whole as CuttableItem, parts, place, job, cutting)
   })
+}
+
+/** The parts of an item; none when it stays whole. */
+function cutInto(item: Item, chunks: unknown, unit: OffsetUnit, place: Place, cutting: Cutting): ItemPart[] {
+  const { limit } = cutting
+  if (!isCuttable(item)) {
+    if (chunks === undefined) return []
+    throw new InputError(
+      `"chunks" belong to a text or a table; the item "${item.id}" is of the modality ${item.modality}`,
+    )
+  }
+  if (chunks !== undefined) {
+    const given = parseWith(chunksSchema, chunks, place, `list of chunks of item "${item.id}"`)
+    const parts = cutAtRanges(item, item.modality === 'text' ? chunkOffsets(item, unit, given) : given)
+    for (const part of parts) {
+      if (limit !== undefined && rootTokens(part.item, limit.countTokens) > limit.maxItemTokens) {
+        countTooLong(part.item.id, place, cutting.summary)
+      }
+    }
+    return parts
+  }
+  if (limit === undefined) return []
+  const { parts, tooLong } = cutItem(item, limit.maxItemTokens, limit.countTokens)
+  for (const id of tooLong) countTooLong(id, place, cutting.summary)
+  return parts
+}
+
+function chunkOffsets(item: TextItem, unit: OffsetUnit, chunks: [number, number][]): [number, number][] {
+  try {
+    return toUtf16Offsets(item.text, unit, chunks)
+  } catch (error) {
+    if (!(error instanceof InputError)) throw error
+    throw new InputError(`a chunk of item "${item.id}": ${error.message}`, {}, error)
+  }
+}
+
+function countTooLong(id: string, place: Place, summary: CutSummary): void {
+  if (++summary.tooLong <= PLACES_KEPT) summary.places.push(`${place.file}:${place.line}: ${id}`)
+}
+
+async function addParent(
+  item: CuttableItem,
+  parts: ItemPart[],
+  place: Place,
+  job: ImportJob,
+  { parents, summary }: Cutting,
+): Promise<void> {
+  const parent = { item, parts: parts.map(({ item: { id }, range }) => ({ id, range })) }
+  const before = await parents.find(item.id)
+  if (before !== undefined && canonicalJson(before) !== canonicalJson(parent)) {
+    throw new InputError(`the item "${item.id}" was cut with another content before; an id names one item`, place)
+  }
+  for (const part of parts) await job.addItem(part.item, place)
+  if (before !== undefined) return
+  await parents.add(parent)
+  summary.items++
+  summary.parts += parts.length
 }
 
 function withSentences(item: TextItem, unit: OffsetUnit): TextItem {
@@ -147,6 +301,7 @@ async function addQuestion(
   unit: OffsetUnit,
   defaults: { benchmark: string; split: string | undefined },
   job: ImportJob,
+  parents: ParentStore,
 ): Promise<void> {
   const fields = known(value, QUESTION_KEYS, place, job)
   fields.benchmark ??= defaults.benchmark
@@ -170,27 +325,46 @@ async function addQuestion(
     )
   }
   await at(place, async () => {
-    const gold = await locatedGold(question, place, unit, job)
-    await job.addQuestion({ ...question, gold }, place)
+    const gold = await locatedGold(question, place, unit, job, parents)
+    const retrieved = await carriedOver(question.retrieved, parents)
+    await job.addQuestion({ ...question, gold, ...(retrieved !== undefined && { retrieved }) }, place)
   })
 }
 
-/** The question's gold in UTF-16 spans, one entry per item. */
-async function locatedGold(question: Question, place: Place, unit: OffsetUnit, job: ImportJob): Promise<GoldEntry[]> {
-  const byItem = new Map<string, GoldEntry>()
+/** Items that were cut, replaced by all of their parts. */
+async function carriedOver(ids: string[] | undefined, parents: ParentStore): Promise<string[] | undefined> {
+  if (ids === undefined) return undefined
+  const all: string[] = []
+  for (const id of ids) all.push(...((await parents.find(id))?.parts.map((part) => part.id) ?? [id]))
+  return all
+}
+
+/** The question's gold in UTF-16 spans, one entry per item; that of an item that was cut as entries of its parts. */
+async function locatedGold(
+  question: Question,
+  place: Place,
+  unit: OffsetUnit,
+  job: ImportJob,
+  parents: ParentStore,
+): Promise<GoldEntry[]> {
+  const entries: GoldEntry[] = []
   for (const entry of question.gold) {
-    if (!job.writer.has(entry.item)) {
+    const parent = await parents.find(entry.item)
+    if (parent === undefined && !job.writer.has(entry.item)) {
       throw new InputError(`the gold of question "${question.id}" names the item "${entry.item}", which no input holds`)
     }
-    const item = await job.writer.item(entry.item)
-    const located = locate(item, entry, unit, (reason, annotation) =>
-      job.drop('annotation', reason, place, `${annotation} of item "${item.id}"`),
-    )
+    const item = parent?.item ?? (await job.writer.item(entry.item))
+    const drop = (reason: string, annotation: string): void =>
+      job.drop('annotation', reason, place, `${annotation} of item "${item.id}"`)
+    const located = locate(item, entry, unit, drop)
     if (located === undefined) continue
-    const before = byItem.get(item.id)
-    byItem.set(item.id, before === undefined ? located : merged(before, located))
+    if (parent === undefined) entries.push(located)
+    else {
+      const lost = (annotation: string): void => drop('evidence that no chunk of its item holds', annotation)
+      entries.push(...carryGold(parent.item, located, parent.parts, lost))
+    }
   }
-  return [...byItem.values()]
+  return mergedGold(entries)
 }
 
 type Report = (reason: string, annotation: string) => void
@@ -213,14 +387,11 @@ function locate(item: Item, entry: GoldEntry, unit: OffsetUnit, report: Report):
       `gold row ${outside} of item "${item.id}" is not there: it has ${item.rows.length}, counted from 0`,
     )
   } else if (item.modality === 'video' && 'times' in entry) {
-    for (const [start, end] of entry.times) {
-      if (end < start || start > item.end || end < item.start) {
-        throw new InputError(
-          `the gold time [${start}, ${end}] lies outside of item "${item.id}", which spans [${item.start}, ${item.end}] s`,
-        )
-      }
-    }
-    return entry
+    const [outside] = goldLeaves(buildHierarchy(item), entry).dropped
+    if (outside === undefined) return entry
+    throw new InputError(
+      `the gold time ${JSON.stringify(outside.annotation)} lies outside of item "${item.id}", which spans [${item.start}, ${item.end}] s`,
+    )
   }
   const given = Object.keys(entry).find((key) => key !== 'item')
   throw new InputError(
@@ -285,16 +456,3 @@ function whereExpected(text: string, expected: string): string {
 }
 
 const shown = (text: string): string => JSON.stringify(text.length > 80 ? `${text.slice(0, 80)}…` : text)
-
-function merged(a: GoldEntry, b: GoldEntry): GoldEntry {
-  if ('whole' in a) return a
-  if ('whole' in b) return b
-  if ('spans' in a && 'spans' in b) {
-    return { item: a.item, spans: uniqueSpans([...a.spans, ...b.spans] as [number, number][]) }
-  }
-  if ('rows' in a && 'rows' in b) {
-    return { item: a.item, rows: [...new Set([...a.rows, ...b.rows])].sort((x, y) => x - y) }
-  }
-  if ('times' in a && 'times' in b) return { item: a.item, times: [...a.times, ...b.times] }
-  throw new InputError(`two gold entries for the item "${a.item}" say in different ways where the evidence lies`)
-}

@@ -1,0 +1,1 @@
+export { type ReportOptions, type ReportSummary, writeReport } from './write.ts'

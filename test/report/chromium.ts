@@ -1,0 +1,35 @@
+import sparticuz from '@sparticuz/chromium'
+import { type Browser, chromium, type Page } from 'playwright-core'
+
+/** A headless Chromium; undefined where none starts on this platform, and tests that need it are skipped. */
+export async function startChromium(): Promise<Browser | undefined> {
+  try {
+    // In a single process, the first page that closes takes the browser with it.
+    const args = sparticuz.args.filter((arg) => arg !== '--single-process')
+    return await chromium.launch({ executablePath: await sparticuz.executablePath(), args })
+  } catch (error) {
+    console.warn(`Chromium does not start here, so tests in it are skipped: ${(error as Error).message.split('\n')[0]}`)
+    return undefined
+  }
+}
+
+/** A page that has opened a file, and everything that it complained of or asked the network for since. */
+export async function openFile(
+  browser: Browser,
+  file: string,
+  { width = 1600, dark = false }: { width?: number; dark?: boolean } = {},
+): Promise<{ page: Page; complaints: string[] }> {
+  const page = await browser.newPage({ viewport: { width, height: 1000 }, colorScheme: dark ? 'dark' : 'light' })
+  const complaints: string[] = []
+  page.on('console', (message) => complaints.push(`${message.type()}: ${message.text()}`))
+  page.on('pageerror', (error) => complaints.push(`error: ${error.message}`))
+  page.on('dialog', (dialog) => {
+    complaints.push(`dialog: ${dialog.message()}`)
+    return dialog.dismiss()
+  })
+  page.on('request', (request) => {
+    if (!/^(file|data):/.test(request.url())) complaints.push(`request: ${request.url()}`)
+  })
+  await page.goto(`file://${file}`)
+  return { page, complaints }
+}
