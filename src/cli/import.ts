@@ -2,16 +2,12 @@ import { Argument, type Command, InvalidArgumentError, Option } from 'commander'
 import {
   downloadFolder,
   FETCHABLE,
+  FORMATS,
+  type Format,
   fetchBenchmark,
-  type ImportOptions,
+  IMPORTERS,
   type ImportSummary,
-  import2wiki,
-  importHotpotqa,
   importJsonl,
-  importLvbench,
-  importMmqa,
-  importNq,
-  importOttqa,
   type JsonlOptions,
   type JsonlSummary,
   openDataset,
@@ -34,17 +30,6 @@ interface Flags extends Omit<JsonlOptions, 'inputs' | 'maxItemTokens' | 'countTo
   json?: boolean
 }
 
-type Split = { split: string }
-
-const formats: Record<string, (options: ImportOptions & Split) => Promise<ImportSummary>> = {
-  hotpotqa: importHotpotqa,
-  '2wiki': import2wiki,
-  nq: importNq,
-  ottqa: importOttqa,
-  mmqa: importMmqa,
-  lvbench: importLvbench,
-}
-
 export function register(program: Command): void {
   program
     .command('import')
@@ -54,7 +39,7 @@ export function register(program: Command): void {
         'another split to one. Files are streamed, .gz is decompressed, Parquet is read, and the folder changes only when\n' +
         'all is read. Official files are fetched with --fetch; without it nothing goes over the network.',
     )
-    .addArgument(new Argument('<format>', 'format of the input').choices(['jsonl', ...Object.keys(formats)]))
+    .addArgument(new Argument('<format>', 'format of the input').choices(FORMATS))
     .option('--input <file...>', 'files to read; jsonl: items and questions in any order, or a folder of both')
     .option(
       '--fetch [place]',
@@ -133,7 +118,7 @@ type Summary = ImportSummary &
     preferences?: Record<string, PreferenceCounts>
   }
 
-async function run(format: string, flags: Flags): Promise<void> {
+async function run(format: Format, flags: Flags): Promise<void> {
   const {
     input,
     maxRecordMb,
@@ -169,7 +154,7 @@ async function run(format: string, flags: Flags): Promise<void> {
       ...(maxRecordMb !== undefined && { maxRecordBytes: Math.ceil(maxRecordMb * 1024 * 1024) }),
     }
     const imported: Summary =
-      format === 'jsonl' ? await importJsonl(options) : await formats[format]!({ ...options, split: split! })
+      format === 'jsonl' ? await importJsonl(options) : await IMPORTERS[format]({ ...options, split: split! })
     if (count) imported.preferences = await countSplits(imported, watched)
     return imported
   }).finally(out.done)
@@ -196,7 +181,7 @@ function requireFitting(format: string, flags: Flags): void {
 /** What training finds in the splits just imported. */
 async function countSplits(
   { dataset: folder, splits }: ImportSummary,
-  watched: Pick<ImportOptions, 'onProgress' | 'signal'>,
+  watched: Pick<JsonlOptions, 'onProgress' | 'signal'>,
 ): Promise<Record<string, PreferenceCounts>> {
   const dataset = await openDataset(folder)
   try {

@@ -12,6 +12,7 @@ export {
 export { downloadFolder, type Fetched, type FetchOptions, fetchBenchmark } from './fetch.ts'
 export { type Column, contentId, createColumn, createKeyTable, type ItemContent, type KeyTable } from './ids.ts'
 export type { Dropped, ImportOptions, ImportSummary } from './importers/common.ts'
+export { FORMATS, type Format, IMPORTERS } from './importers/formats.ts'
 export { import2wiki, importHotpotqa } from './importers/hotpotqa.ts'
 export { type CutSummary, importJsonl, type JsonlOptions, type JsonlSummary } from './importers/jsonl.ts'
 export { importLvbench } from './importers/lvbench.ts'

@@ -60,6 +60,6 @@ export {
 } from './scored.ts'
 export { parseScoresLine, readScores, SCORES_FILE, type StoredInstance, scoresLine } from './scores-file.ts'
 export { SELECTION_ROWS, type SelectionRow, select } from './selection.ts'
-export { readEvaluation, type StoredEvaluation } from './stored.ts'
+export { evaluationIdentity, readEvaluation, type StoredEvaluation } from './stored.ts'
 export { addDenominators, addInstance, type ClusterSums, emptySums } from './sums.ts'
 export { metricsJson, selectionCsv, terminalTable } from './tables.ts'

@@ -7,19 +7,24 @@ import { fileError } from '../support/files.ts'
 
 const encoder = z.object({ name: z.string(), fingerprint: z.string() })
 
+/** What every metrics.json says of its evaluation: what was measured, on what. */
+export const evaluationIdentity = {
+  schema: z.literal('canopy-evaluation/1'),
+  split: z.string(),
+  datasets: z.array(z.object({ name: z.string(), hash: z.string() })),
+  encoders: z.object({
+    query: encoder.exactOptional(),
+    frozen: encoder.exactOptional(),
+    'fine-tuned': encoder.exactOptional(),
+  }),
+  branching: z.int(),
+  tokenizer: z.string(),
+}
+
 const schema = z.object({
   evaluation: z.object({
-    schema: z.literal('canopy-evaluation/1'),
-    split: z.string(),
-    datasets: z.array(z.object({ name: z.string(), hash: z.string() })),
-    encoders: z.object({
-      query: encoder.exactOptional(),
-      frozen: encoder.exactOptional(),
-      'fine-tuned': encoder.exactOptional(),
-    }),
-    branching: z.int(),
+    ...evaluationIdentity,
     tokens: z.enum(['tokenizer', 'given', 'words']),
-    tokenizer: z.string(),
   }),
 })
 

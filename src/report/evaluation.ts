@@ -1,7 +1,13 @@
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { z } from 'zod'
-import type { EncoderName, Estimates, Evaluation, MetricEstimates } from '../eval/index.ts'
+import {
+  type EncoderName,
+  type Estimates,
+  type Evaluation,
+  evaluationIdentity,
+  type MetricEstimates,
+} from '../eval/index.ts'
 import { fileError } from '../support/files.ts'
 import { parseJsonAs } from './parse.ts'
 
@@ -36,24 +42,14 @@ const number = z.number().nullable()
 const estimate = z.object({ value: number, lo: number, hi: number, n: z.number() })
 const metrics = z.record(z.string(), estimate)
 const table = z.record(z.string(), z.record(z.string(), metrics))
-const encoder = z.object({ name: z.string(), fingerprint: z.string() })
 const byLevel = <T extends z.ZodRawShape>(level: z.ZodObject<T>) =>
   z.record(z.string(), z.record(z.string(), z.array(level))).default({})
 
 const evaluationSchema = z.object({
-  schema: z.literal('canopy-evaluation/1'),
-  split: z.string(),
-  datasets: z.array(z.object({ name: z.string(), hash: z.string() })),
-  encoders: z.object({
-    query: encoder.exactOptional(),
-    frozen: encoder.exactOptional(),
-    'fine-tuned': encoder.exactOptional(),
-  }),
+  ...evaluationIdentity,
   title: z.boolean().exactOptional(),
   tableFormat: z.enum(['markdown', 'key-value']).exactOptional(),
-  branching: z.number(),
   tokens: z.enum(['tokenizer', 'given', 'words']).exactOptional(),
-  tokenizer: z.string(),
   seed: z.string(),
   resamples: z.number(),
   clusters: z.record(z.string(), z.number()),
