@@ -26,11 +26,11 @@ import { exportEncoder } from '../dist/export/index.js'
 import { openSafetensors } from '../dist/onnx/index.js'
 import { buildPreferences } from '../dist/preferences/index.js'
 import { createRandom } from '../dist/support/random.js'
-import { openTrainingSet } from '../dist/train/data.js'
-import { loraEncoder } from '../dist/train/encoder.js'
-import { openEngine } from '../dist/train/engine.js'
+import { assembleBatch, readInstance } from '../dist/train/data/instances.js'
+import { openTrainingSet } from '../dist/train/data/training-set.js'
+import { loraEncoder } from '../dist/train/engine/encoder.js'
+import { openEngine } from '../dist/train/engine/engine.js'
 import { resolveSettings, train } from '../dist/train/index.js'
-import { assembleBatch, readInstance } from '../dist/train/instances.js'
 
 const { values: flags } = parseArgs({
   options: {
@@ -131,15 +131,19 @@ reportRows('embeddings against sentence-transformers', frozen.embeddings, await 
 const preferences = join(work, 'preferences.jsonl')
 await buildPreferences({ dataset, split: 'train', output: preferences, branching: 2 })
 const set = await openTrainingSet([preferences], [dataset])
-const asked = set.questions.map(({ text }) => text)
-const queries = (await embedder.embedTexts(asked, 'query')).embeddings
+const asked = []
+for await (const { number, text } of set.questions()) asked[number] = text
+const { embeddings: queries } = await embedder.embedTexts(asked, 'query')
 const querySequences = asked.map((text) => [...tokenizer.encode(profile.prompts.query + text).ids])
 
 async function compareGradients(label, adapter, folder) {
   for (const loss of ['logistic', 'hinge']) {
     const settings = await resolveSettings(undefined, { loss })
     const trainable = await loraEncoder(profile, adapter.targets, tokenizer.padId)
-    const engine = await openEngine({ encoder: trainable, queries, loss: settings, tokenBudget: 1 << 20, threads: 2 })
+    const engine = await openEngine({
+      ...{ encoder: trainable, loss: settings, tokenBudget: 1 << 20, threads: 2 },
+      queries: (question) => queries.subarray(question * dimension, (question + 1) * dimension),
+    })
     // a limit of 64 tokens on every other instance, so that truncated nodes are among them
     const cut = (text) => {
       const { ids, truncated } = tokenizer.encode(profile.prompts.node + text)

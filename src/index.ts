@@ -36,3 +36,12 @@ export {
 export { type PairKind, type PreferencePair, preferencePairs } from './preferences/index.ts'
 export { refine } from './refine/index.ts'
 export { InputError } from './support/errors.ts'
+export type {
+  Loss,
+  LossInput,
+  LossInstance,
+  LossNode,
+  LossOutput,
+  LossPair,
+  TrainSettings,
+} from './train/index.ts'

@@ -8,6 +8,7 @@ import {
   type Node,
   normalAxis,
 } from '../onnx/index.ts'
+import { InputError } from '../support/errors.ts'
 import type { Gradient, RuleContext } from './rule.ts'
 
 /** `make`, called at most once. */
@@ -62,12 +63,16 @@ export function zeroWhereZero(g: GraphBuilder, y: string, make: (safe: string) =
   return g.where(isZero, num(g, 0, y), make(g.where(isZero, num(g, 1, y), y)))
 }
 
-/** b∘aᵇ⁻¹∘dy, simpler for squares. */
+/** b∘aᵇ⁻¹∘dy, simpler for squares; 0 where b = 0, where aᵇ⁻¹ may be infinite. */
 export function powerGradient(g: GraphBuilder, dy: string, base: string, exponent: string): string {
   const constant = g.constantOf(exponent)
   const b = constant?.data.length === 1 ? Number(constant.data[0]) : undefined
   if (b === 2) return g.mul(dy, g.mul(base, num(g, 2, base)))
-  return g.mul(dy, g.mul(exponent, g.pow(base, g.sub(exponent, num(g, 1, base)))))
+  const one = num(g, 1, base)
+  // a¹⁻¹ in place of a⁰⁻¹
+  const isNeverZero = constant !== undefined && !Array.from<number | bigint>(constant.data).some((v) => Number(v) === 0)
+  const safe = isNeverZero ? exponent : g.where(g.equal(exponent, num(g, 0, base)), one, exponent)
+  return g.mul(dy, g.mul(exponent, g.pow(base, g.sub(safe, one))))
 }
 
 /** ln a, and 0 where a is not positive. */
@@ -169,12 +174,14 @@ export function scatterAdd(g: GraphBuilder, like: string, indices: string, updat
 }
 
 /** The integers of a constant input or attribute, or undefined. */
-function integers(ctx: RuleContext, attribute: string, input: number): number[] | undefined {
+export function integers(ctx: RuleContext, attribute: string, input: number): number[] | undefined {
   const given = intsAttribute(ctx.node.attributes, attribute)
   if (given !== undefined || !ctx.x[input]) return given
   const tensor = ctx.g.constantOf(ctx.x[input])
   if (tensor === undefined)
-    throw new Error(`No gradient for: ${ctx.node.op} with ${attribute} that are no constant (node "${ctx.node.name}")`)
+    throw new InputError(
+      `No gradient for: ${ctx.node.op} with ${attribute} that are no constant (node "${ctx.node.name}")`,
+    )
   return Array.from(tensor.data as ArrayLike<number | bigint>, Number)
 }
 
@@ -208,6 +215,19 @@ export function equalShares(ctx: RuleContext): Gradient[] {
   ]
 }
 
+/** Π x / xᵢ for each element of a reduction; where elements are 0, the product of the others without a division by 0. */
+export function productOfOthers(ctx: RuleContext): string {
+  const { g, x } = ctx
+  const axes = reducedAxes(ctx)
+  const [zero, one] = [num(g, 0, x[0]), num(g, 1, x[0])]
+  const isZero = g.equal(x[0], zero)
+  const safe = g.where(isZero, one, x[0])
+  const rest = g.reduceWithAxes('ReduceProd', safe, axes, true)
+  const zeros = g.reduceSum(g.cast(isZero, dtypeOf(g, x[0])), axes, true)
+  const atZero = g.where(g.equal(zeros, one), rest, zero)
+  return g.where(isZero, atZero, g.where(g.equal(zeros, zero), g.div(rest, safe), zero))
+}
+
 /** dy − Σ y∘dy along the softmax axis. */
 export function centred({ dy, node, y, g }: RuleContext): string {
   return g.sub(dy, g.reduceSum(g.mul(dy, y[0]), [softmaxAxis(node, g.shape(dy).length)], true))
@@ -237,26 +257,6 @@ export function attentionCentred({ node, y: [p], g, onlyUse, gradientOf }: RuleC
   const left = g.concat([dO, r], rank - 1)
   const right = g.concat([v, ones], rank - (transB ? 2 : 1))
   return multiply(g, left, right, { transA: false, transB: !transB, alpha })
-}
-
-/** The gradient of a slice in its place among zeros; bounds are read at run time where sizes are symbols. */
-export function padSlice(ctx: RuleContext): string {
-  const { dy, node, x, g } = ctx
-  const { dtype, shape } = g.type(x[0])
-  const starts = integers(ctx, 'starts', 1) ?? []
-  const axes = (integers(ctx, 'axes', 3) ?? starts.map((_, i) => i)).map((axis) => normalAxis(axis, shape.length))
-  if ((integers(ctx, 'steps', 4) ?? []).some((step) => step !== 1))
-    throw new Error(`No gradient for: Slice with steps (node "${node.name}")`)
-  const vector = (v: number) => g.constant([v], 'int64')
-  const before = shape.map((d, axis) => {
-    const start = starts[axes.indexOf(axis)] ?? 0
-    const size = g.shapeValue([d])
-    return start >= 0 ? g.one('Min', [vector(start), size]) : g.max(g.add(size, vector(start)), vector(0))
-  })
-  const after = shape.map((d, axis) =>
-    g.sub(g.sub(g.shapeValue([d]), before[axis] as string), g.shapeValue([g.shape(dy)[axis] as Dim])),
-  )
-  return g.one('Pad', [dy, g.concat([...before, ...after], 0)], { types: [{ dtype, shape }] })
 }
 
 export function rmsGradients({ dy, node, x: [x, scale], g }: RuleContext, rms: () => string): Gradient[] {

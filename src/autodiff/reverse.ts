@@ -1,5 +1,7 @@
-import { type Graph, GraphBuilder, type Node } from '../onnx/index.ts'
+import { type Graph, GraphBuilder, type Node, operatorRule, readersOf } from '../onnx/index.ts'
+import { InputError } from '../support/errors.ts'
 import { fuseSums } from './fuse.ts'
+import { reassociate } from './reassociate.ts'
 import type { Values } from './rule.ts'
 import { gradients as rules, severalOutputs } from './rules.ts'
 
@@ -23,7 +25,7 @@ export interface GradientGraph {
  *
  * Make the gradients outputs of the graph and prune it before it runs: rules may leave nodes behind that nothing reads.
  *
- * @throws Error `No gradient for: X (node "…")` for an operator on the path without a rule.
+ * @throws InputError `No gradient for: X (node "…")` for an operator on the path without a rule.
  */
 export function addGradients(graph: Graph, seeds: Record<string, string | 1>, wrt: string[]): GradientGraph {
   const g = GraphBuilder.from(graph)
@@ -51,11 +53,11 @@ export function addGradients(graph: Graph, seeds: Record<string, string | 1>, wr
     if (!wanted.includes(true)) continue
     const dys = node.outputs.map((value) => (varies.has(value) ? gradientOf(value) : null))
     if (dys.every((dy) => dy === null)) continue
-    const rule = Object.hasOwn(rules, node.op) ? rules[node.op] : undefined
-    if (rule === undefined) throw new Error(`No gradient for: ${node.op} (node "${node.name}")`)
+    const rule = operatorRule(rules, node)
+    if (rule === undefined) throw new InputError(`No gradient for: ${node.op} (node "${node.name}")`)
     const later = dys.findIndex((dy, i) => i > 0 && dy !== null)
     if (later > 0 && !severalOutputs.has(node.op))
-      throw new Error(`No gradient for: output ${later} of ${node.op} (node "${node.name}")`)
+      throw new InputError(`No gradient for: output ${later} of ${node.op} (node "${node.name}")`)
     const made = rule({
       node,
       x: padded(node.inputs),
@@ -79,7 +81,8 @@ export function addGradients(graph: Graph, seeds: Record<string, string | 1>, wr
     const total = gradientOf(value)
     if (total !== null) gradients.set(value, total)
   }
-  return { graph: fuseSums(g.build(), graph.nodes.length, gradients.values()), gradients }
+  const whole = reassociate(g.build(), graph.nodes.length, gradients.values())
+  return { graph: fuseSums(whole, graph.nodes.length, gradients.values()), gradients }
 }
 
 /** Rules look at three inputs and outputs at least, of which a node may have fewer. */
@@ -101,11 +104,9 @@ function dependents(graph: Graph, wrt: string[]): Set<string> {
 
 /** The node that alone reads a value, for values without a seed. */
 function onlyUses(graph: Graph, seeded: string[]): (value: string) => Node | undefined {
-  const uses = new Map<string, Node[]>()
-  for (const node of graph.nodes)
-    for (const value of new Set(node.inputs)) uses.set(value, [...(uses.get(value) ?? []), node])
+  const readers = readersOf(graph)
   return (value) => {
-    const nodes = uses.get(value) ?? []
+    const nodes = readers.get(value) ?? []
     return nodes.length === 1 && !seeded.includes(value) ? nodes[0] : undefined
   }
 }

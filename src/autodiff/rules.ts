@@ -1,4 +1,7 @@
 import { type Dim, floatAttribute, intAttribute, intsAttribute } from '../onnx/index.ts'
+import { InputError } from '../support/errors.ts'
+import { activationGradients } from './activations.ts'
+import { einsumGradient } from './einsum.ts'
 import {
   attentionCentred,
   axisOf,
@@ -12,10 +15,10 @@ import {
   logOfPositive,
   num,
   once,
-  padSlice,
   powerGradient,
   product,
   productGradients,
+  productOfOthers,
   productOptions,
   reducedAxes,
   rmsGradients,
@@ -28,10 +31,18 @@ import {
   zeros,
   zeroWhereZero,
 } from './formulas.ts'
+import { indexingGradients } from './indexing.ts'
+import { normalisationGradients } from './normalisations.ts'
 import type { GradientRule, Values } from './rule.ts'
+import { windowGradients } from './windows.ts'
 
 /** ONNX operator -> gradients of its inputs. y is the node's output, dy its gradient, ∘ the elementwise product. */
 export const gradients: Record<string, GradientRule> = {
+  ...activationGradients,
+  ...indexingGradients,
+  ...normalisationGradients,
+  ...windowGradients,
+  Einsum: einsumGradient,
   // d(a + b) = da + db
   Add: ({ dy }) => [() => dy, () => dy],
   Sum: ({ dy, node }) => node.inputs.map(() => () => dy),
@@ -83,13 +94,17 @@ export const gradients: Record<string, GradientRule> = {
   // The largest (smallest) takes the gradient; among equals the first.
   Max: firstEqual,
   Min: firstEqual,
-  // d clip(x) = dx within the bounds, bounds included; beyond them the bound takes the gradient
+  // y = min(max(x, low), high): within the bounds x takes the gradient, bounds included, and beyond them the bound does
   Clip: ({ dy, x: [x, low, high], y: [y], g }) => {
-    const [input, zero] = [x, num(g, 0, dy)]
+    const zero = num(g, 0, dy)
+    const isLow = () => {
+      const below = g.one('Less', [x, low])
+      return high ? g.one('And', [below, g.one('LessOrEqual', [low, high])]) : below
+    }
     return [
-      () => g.where(g.equal(input, y), dy, zero),
-      low ? () => g.where(g.one('Less', [input, low]), dy, zero) : null,
-      high ? () => g.where(g.one('Greater', [input, high]), dy, zero) : null,
+      () => g.where(g.equal(x, y), dy, zero),
+      low ? () => g.where(isLow(), dy, zero) : null,
+      high ? () => g.where(g.one('Greater', [low ? g.max(x, low) : x, high]), dy, zero) : null,
     ]
   },
   // d where(c, a, b) = [c]∘da + [not c]∘db
@@ -105,13 +120,14 @@ export const gradients: Record<string, GradientRule> = {
   Ceil: () => [],
   Round: () => [],
   Sign: () => [],
+  Hardmax: () => [],
 
   // Y = α·op(A)·op(B) + β·C: see `productGradients`; dC = β·dY
   MatMul: (ctx) => productGradients(ctx, { transA: false, transB: false, alpha: 1 }),
   FusedMatMul: (ctx) => {
     const { attributes } = ctx.node
     if (intAttribute(attributes, 'transBatchA', 0) === 1 || intAttribute(attributes, 'transBatchB', 0) === 1)
-      throw new Error(`No gradient for: FusedMatMul with transBatchA or transBatchB (node "${ctx.node.name}")`)
+      throw new InputError(`No gradient for: FusedMatMul with transBatchA or transBatchB (node "${ctx.node.name}")`)
     return productGradients(ctx, productOptions(ctx.node))
   },
   Gemm: (ctx) => {
@@ -155,15 +171,15 @@ export const gradients: Record<string, GradientRule> = {
     return node.inputs.map((_, i) => () => (known ? g.slice(dy, axis, start(i), start(i + 1)) : (parts()[i] as string)))
   },
   // The parts' gradients side by side, zeros for those without.
-  Split: ({ dys, node, y, g }) => [
-    () =>
-      g.concat(
-        dys.map((dy, i) => dy ?? zeros(g, y[i] as string)),
-        axisOf(node, g.shape(y[0]).length),
-      ),
+  Split: ({ dys, node, x: [x], y, g }) => [
+    () => {
+      const parts = node.outputs.includes('') ? g.withOutputs(node, node.outputs.length) : y
+      return g.concat(
+        dys.map((dy, i) => dy ?? zeros(g, parts[i] as string)),
+        axisOf(node, g.shape(x).length),
+      )
+    },
   ],
-  // dy in its place, zeros around it
-  Slice: (ctx) => [() => padSlice(ctx)],
   // dx[index] += dy : rows that are taken several times add up
   Gather: ({ dy, node, x: [x, indices], g }) => [
     () => {
@@ -210,6 +226,16 @@ export const gradients: Record<string, GradientRule> = {
       )
     },
   ],
+  // d Σ|x| = Σ sign x∘dx
+  ReduceL1: (ctx) => [() => ctx.g.mul(ctx.g.one('Sign', [ctx.x[0]]), kept(ctx, ctx.dy))],
+  // d ln Σx = Σdx / eʸ
+  ReduceLogSum: (ctx) => [
+    () => ctx.g.expand(ctx.g.div(kept(ctx, ctx.dy), ctx.g.exp(kept(ctx, ctx.y[0]))), ctx.g.shape(ctx.x[0])),
+  ],
+  // d ln Σeˣ = Σ eˣ⁻ʸ∘dx
+  ReduceLogSumExp: (ctx) => [() => ctx.g.mul(kept(ctx, ctx.dy), ctx.g.exp(ctx.g.sub(ctx.x[0], kept(ctx, ctx.y[0]))))],
+  // d Πx = Σ (product of the others)∘dx
+  ReduceProd: (ctx) => [() => ctx.g.mul(kept(ctx, ctx.dy), productOfOthers(ctx))],
   // d Σx² = 2 Σ x∘dx
   ReduceSumSquare: (ctx) => [() => ctx.g.mul(ctx.x[0], ctx.g.mul(kept(ctx, ctx.dy), num(ctx.g, 2, ctx.dy)))],
   // dx = y∘(dy − Σ y∘dy)
@@ -240,6 +266,13 @@ export const gradients: Record<string, GradientRule> = {
   SimplifiedLayerNormalization: (ctx) =>
     rmsGradients(ctx, () => ctx.g.cast(ctx.g.withOutputs(ctx.node, 2)[1] as string, dtypeOf(ctx.g, ctx.dy))),
   RMSNormalization: (ctx) => rmsGradients(ctx, () => inverseRms(ctx)),
+  // Quantised weights stay as they are, and so do their scales.
+  DequantizeLinear: ({ node }) => [
+    null,
+    () => {
+      throw new InputError(`No gradient for: the scale of DequantizeLinear (node "${node.name}")`)
+    },
+  ],
 
   // d(x∘Φ(x)) = (Φ(x) + x∘φ(x))∘dx, Φ and φ the standard normal distribution and density
   Gelu: ({ dy, node, x: [x], g }) => {
@@ -256,15 +289,6 @@ export const gradients: Record<string, GradientRule> = {
     const d = once(() => tanhGeluGradient(g, dy, b ? g.add(x, b) : x))
     return [d, d]
   },
-  // d(x∘σ(αx)) = (s + α·y∘(1 − s))∘dx, s = σ(αx)
-  QuickGelu: ({ dy, node, x: [x], y: [y], g }) => [
-    () => {
-      const alpha = num(g, floatAttribute(node.attributes, 'alpha', 1.702), dy)
-      const s = g.sigmoid(g.mul(x, alpha))
-      const ay = g.mul(y, alpha)
-      return g.mul(dy, g.add(s, g.sub(ay, g.mul(ay, s))))
-    },
-  ],
 }
 
 /** Operators whose rule takes the gradients of all their outputs; others are differentiated through the first only. */

@@ -21,13 +21,14 @@ import {
   tokensText,
 } from '../eval/index.ts'
 import type { TableFormatName } from '../hierarchy/index.ts'
+import type { Device } from '../onnx/index.ts'
 import { UsageError } from '../support/errors.ts'
 import { exists } from '../support/files.ts'
-import { tableFormatOption, whole } from './flags.ts'
+import { deviceOption, type EncoderFlags, onnxFileOption, poolingOptions, tableFormatOption, whole } from './flags.ts'
 import { interruptible } from './interrupt.ts'
 import { createOutput, type Output } from './output.ts'
 
-interface Flags {
+interface Flags extends EncoderFlags {
   encoder?: string
   scores?: string[]
   frozenScores?: string[]
@@ -44,6 +45,7 @@ interface Flags {
   resamples: number
   retrieved: boolean
   threads?: number
+  device?: Device
   tokenBudget?: number
   cache?: string
   allowOverlap?: boolean
@@ -62,12 +64,15 @@ export function register(program: Command): void {
         'scores.jsonl (a line for each question and item, with every score) and report.html.\n\n' +
         'With --scores no encoder runs: the scores of any other model are measured in the same way, of images and videos too.',
     )
-    .option('--encoder <folder>', 'node encoder: a checkpoint, or an exported folder; folder or Hugging Face id')
+    .option('--encoder <folder>', 'node encoder: checkpoint, ONNX or exported folder, or Hugging Face id')
     .option('--scores <file...>', 'measure these scores of nodes (JSON lines, see below) as the row "fine-tuned"')
     .option('--frozen-scores <file...>', 'with --scores: scores for the row "frozen"')
     .option('--name <name>', "with --scores: the model's name for the tables")
     .option('--adapter <folder>', 'LoRA adapter over it, as runs/name/adapter')
     .option('--query-encoder <folder>', 'frozen encoder of the questions (default: --encoder without any adapter)')
+    .addOption(onnxFileOption())
+    .addOption(poolingOptions()[0])
+    .addOption(poolingOptions()[1])
     .requiredOption('--dataset <folder...>', 'dataset folders')
     .requiredOption('--split <name>', 'split to evaluate')
     .requiredOption('--output <folder>', 'folder of the results; it changes only when all is done')
@@ -79,6 +84,7 @@ export function register(program: Command): void {
     .option('--resamples <n>', 'resamples of the bootstrap', whole(1), 10_000)
     .option('--no-retrieved', 'score gold items only, not what was retrieved beside them')
     .option('--threads <n>', 'threads of ONNX Runtime (default: all processors)', whole(1))
+    .addOption(deviceOption('where the encoders run'))
     .option('--token-budget <n>', 'tokens computed at once; bounds memory (default: 4096)', whole(16))
     .option('--cache <folder>', 'keep node embeddings there, and take them from there')
     .option('--allow-overlap', 'evaluate although sources of the split were trained on')
@@ -113,7 +119,19 @@ async function run(flags: Flags): Promise<void> {
     }
     return finish(await runEncoders(flags, flags.encoder, out), flags, out)
   }
-  for (const name of ['adapter', 'queryEncoder', 'title', 'threads', 'tokenBudget', 'cache', 'allowOverlap'] as const) {
+  for (const name of [
+    'adapter',
+    'queryEncoder',
+    'onnxFile',
+    'pooling',
+    'normalize',
+    'title',
+    'threads',
+    'device',
+    'tokenBudget',
+    'cache',
+    'allowOverlap',
+  ] as const) {
     if (flags[name] === undefined) continue
     const flag = name.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)
     throw new UsageError(`--${flag} is of no use with --scores: nothing is embedded.`)
@@ -171,8 +189,11 @@ async function openTokenizer(name: string, out: Output) {
 }
 
 async function runEncoders(flags: Flags, encoderName: string, out: Output): Promise<EvaluationResult> {
-  const { adapter: adapterFolder, queryEncoder } = flags
-  const pair = await readEncoderPair(encoderName, { adapter: adapterFolder, queryEncoder, onProgress: out.progress })
+  const { adapter: adapterFolder, queryEncoder, onnxFile, pooling, normalize } = flags
+  const pair = await readEncoderPair(encoderName, {
+    ...{ adapter: adapterFolder, queryEncoder, onnxFile, pooling, normalize },
+    onProgress: out.progress,
+  })
   const { encoder, query } = pair
   for (const difference of settingsDrift(pair.settings)) out.warn(`${difference}.`)
   const trained: Partial<CanopySettings> = pair.trained ? pair.settings : {}
@@ -191,8 +212,10 @@ async function runEncoders(flags: Flags, encoderName: string, out: Output): Prom
 
   const opened = await openPair(pair, {
     ...(flags.threads !== undefined && { threads: flags.threads }),
+    ...(flags.device !== undefined && { device: flags.device }),
     ...(flags.tokenBudget !== undefined && { tokenBudget: flags.tokenBudget }),
     ...(flags.cache !== undefined && { cache: flags.cache }),
+    warn: out.warn,
   })
   const tuned = opened.node === opened.query ? undefined : opened.node
   try {

@@ -3,15 +3,23 @@ import { dirname, resolve } from 'node:path'
 import { type Command, Option } from 'commander'
 import { readEncoderPair } from '../encoder/index.ts'
 import { readTrainingData } from '../eval/index.ts'
-import { type CheckInstance, exportEncoder, measuredTable, type SelfCheck } from '../export/index.ts'
+import {
+  type CheckInstance,
+  type Comparison,
+  exportEncoder,
+  measuredTable,
+  type SelfCheck,
+  type Written,
+} from '../export/index.ts'
 import type { TableFormatName } from '../hierarchy/index.ts'
+import type { Device } from '../onnx/index.ts'
 import { InputError } from '../support/errors.ts'
 import { heldOutInstances } from '../train/index.ts'
-import { tableFormatOption, whole } from './flags.ts'
+import { deviceOption, type EncoderFlags, onnxFileOption, poolingOptions, tableFormatOption, whole } from './flags.ts'
 import { interruptible } from './interrupt.ts'
 import { createOutput, type Output } from './output.ts'
 
-interface Flags {
+interface Flags extends EncoderFlags {
   encoder: string
   adapter?: string
   queryEncoder?: string
@@ -22,6 +30,7 @@ interface Flags {
   tableFormat?: TableFormatName
   checkItems: number
   threads?: number
+  device?: Device
   json?: boolean
 }
 
@@ -30,20 +39,31 @@ export function register(program: Command): void {
     .command('export')
     .summary('write the merged node encoder as an ONNX folder')
     .description(
-      'Merges the adapter into its checkpoint and writes a folder that onnxruntime, transformers.js and sentence-transformers\n' +
+      'Merges the adapter into its encoder and writes a folder that onnxruntime, transformers.js and sentence-transformers\n' +
         '(backend="onnx") load as it is. The written files are then compared with the trained encoder, on held-out items of the\n' +
         'run where they are still there; a folder that fails the comparison is not kept.',
     )
-    .requiredOption('--encoder <folder>', 'checkpoint that the adapter was trained over; folder or Hugging Face id')
-    .option('--adapter <folder>', 'LoRA adapter, as runs/name/adapter (default: export the checkpoint as it is)')
+    .requiredOption(
+      '--encoder <folder>',
+      'encoder that the adapter was trained over: checkpoint or ONNX folder, or Hugging Face id',
+    )
+    .option('--adapter <folder>', 'LoRA adapter, as runs/name/adapter (default: export the encoder as it is)')
     .option('--query-encoder <folder>', 'frozen encoder of the questions (default: --encoder without any adapter)')
+    .addOption(onnxFileOption())
+    .addOption(poolingOptions()[0])
+    .addOption(poolingOptions()[1])
     .requiredOption('--output <folder>', 'folder to write')
-    .addOption(new Option('--dtype <type>', 'type of the weights').choices(['fp32']).default('fp32'))
+    .addOption(
+      new Option('--dtype <type>', 'type of the weights of a checkpoint; an ONNX graph keeps its own')
+        .choices(['fp32'])
+        .default('fp32'),
+    )
     .option('--bundle', 'put the query encoder into the folder too, so that it refines by itself')
     .option('--no-title', 'without an adapter that says so: regions do not start with their title')
     .addOption(tableFormatOption('without an adapter that says so; default: markdown'))
     .option('--check-items <n>', 'held-out items in the comparison, at most', whole(0), 200)
     .option('--threads <n>', 'threads of ONNX Runtime (default: all processors)', whole(1))
+    .addOption(deviceOption('where the comparison runs'))
     .option('--json', 'print the comparison as JSON')
     .addHelpText(
       'after',
@@ -56,8 +76,11 @@ Example:
 
 async function run(flags: Flags): Promise<void> {
   const out = createOutput({ json: flags.json })
-  const { adapter, queryEncoder } = flags
-  const pair = await readEncoderPair(flags.encoder, { adapter, queryEncoder, onProgress: out.progress })
+  const { adapter, queryEncoder, onnxFile, pooling, normalize } = flags
+  const pair = await readEncoderPair(flags.encoder, {
+    ...{ adapter, queryEncoder, onnxFile, pooling, normalize },
+    onProgress: out.progress,
+  })
   const runFolder = adapter === undefined ? undefined : dirname(resolve(adapter))
   const settings = pair.trained
     ? pair.settings
@@ -80,6 +103,7 @@ async function run(flags: Flags): Promise<void> {
       table: runFolder === undefined ? undefined : await measuredTable(runFolder),
       version,
       threads: flags.threads,
+      device: flags.device,
       onProgress: out.progress,
       signal,
     }),
@@ -100,11 +124,22 @@ async function heldOutItems(runFolder: string, branching: number, most: number, 
   }
 }
 
-export function checkText({ texts, truncated, minCosine, maxDifference, refinement }: SelfCheck): string {
+export function checkText(check: SelfCheck & Written): string {
+  const { texts, truncated, unrounded, refinement, merged, beside, dequantised } = check
+  const close = ({ minCosine, maxDifference, bounds }: Comparison): string =>
+    `smallest cosine ${minCosine.toFixed(7)}, largest difference ${maxDifference.toExponential(1)} (at least ${Number(bounds.minCosine.toPrecision(6))}, at most ${bounds.maxDifference.toExponential(1)})`
   const percent = (x: number): string => `${(100 * x).toFixed(1)} %`
-  const lines = [
-    `Self-check: ${texts} texts (${truncated} over-long), smallest cosine ${minCosine.toFixed(7)}, largest difference ${maxDifference.toExponential(1)}.`,
-  ]
+  const lines = [`Self-check: ${texts} texts (${truncated} over-long), ${close(check)}.`]
+  if (unrounded !== undefined)
+    lines.push(`The same without the rounding of the file's own arithmetic: ${close(unrounded)}.`)
+  if (beside > 0)
+    lines.push(
+      `The weights of ${beside} modules are quantised: their updates stand beside them${merged > 0 ? `, those of ${merged} others are merged` : ''}.`,
+    )
+  if (dequantised > 0)
+    lines.push(
+      `${dequantised} fused attentions (QAttention) have no place beside their quantised weights: these are float32 now.`,
+    )
   if (refinement !== undefined) {
     const { trained, exported, instances, sameKept } = refinement
     lines.push(

@@ -1,5 +1,7 @@
 import { InvalidArgumentError, Option } from 'commander'
+import type { Pooling } from '../encoder/index.ts'
 import { TABLE_FORMAT_NAMES } from '../hierarchy/index.ts'
+import { DEVICES } from '../onnx/index.ts'
 
 /** Reads a flag's value as a whole number of at least `least`. */
 export function whole(least: number): (value: string) => number {
@@ -16,6 +18,48 @@ export function number(value: string): number {
   const n = Number(value)
   if (value.trim() === '' || !Number.isFinite(n)) throw new InvalidArgumentError('A number was expected.')
   return n
+}
+
+/** Reads a token budget: a whole number, or `auto`. */
+export function tokenBudget(value: string): number | 'auto' {
+  return value === 'auto' ? 'auto' : whole(16)(value)
+}
+
+/** `--device`: where graphs run. */
+export function deviceOption(what: string): Option {
+  return new Option('--device <name>', `${what}; "canopy doctor" says which work here (cpu)`).choices(DEVICES)
+}
+
+/** What picks a file of an encoder's folder, and says what the folder may leave open. */
+export interface EncoderFlags {
+  onnxFile?: string
+  pooling?: Pooling
+  normalize?: boolean
+}
+
+/** `--onnx-file`: which of the ONNX graphs of an encoder's folder. */
+export function onnxFileOption(): Option {
+  return new Option(
+    '--onnx-file <name>',
+    'ONNX graph in onnx/ of --encoder, as model_quantized.onnx (default: the checkpoint, else model.onnx)',
+  ).argParser((value: string) => {
+    const name = value.replace(/^(?:\.\/)?onnx\//, '')
+    if (!/^[^\\/]+\.onnx$/.test(name))
+      throw new InvalidArgumentError('The name of a file in the folder onnx/ was expected, as model_quantized.onnx.')
+    return name
+  })
+}
+
+/** `--pooling` and `--normalize`: what folders of transformers.js do not say. */
+export function poolingOptions(): [Option, Option] {
+  return [
+    new Option('--pooling <mode>', 'how token vectors become an embedding, for folders without modules.json').choices([
+      'mean',
+      'cls',
+      'last',
+    ]),
+    new Option('--normalize', 'with --pooling: embeddings have length 1'),
+  ]
 }
 
 /** `--table-format`: how tables become text. */

@@ -21,6 +21,7 @@ const verbs: Record<string, () => Promise<Verb>> = {
   report: () => import('./report.ts'),
   reproduce: () => import('./reproduce.ts'),
   quickstart: () => import('./quickstart.ts'),
+  doctor: () => import('./doctor.ts'),
 }
 
 const exitStatus = { failure: 1, usage: 2, interrupted: 130 } as const
@@ -67,10 +68,18 @@ function report(error: unknown): number {
   return exitStatus.failure
 }
 
-// A reader that goes away (`canopy … | head`) is no failure.
+/** Verbs that have nothing left to do when their reader goes away (`canopy … | head`), which is no failure; others go on. */
+const printing = new Set(['check', 'compare', 'refine', 'doctor'])
+
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
-  if (error.code === 'EPIPE') process.exit(0)
+  if (error.code === 'EPIPE') {
+    if (printing.has(process.argv[2] ?? '')) process.exit(0)
+    return
+  }
   process.exit(report(fileError(error, 'cannot write the result', 'standard output')))
 })
+
+// There is no one left to tell.
+process.stderr.on('error', () => {})
 
 process.exitCode = await main(process.argv)

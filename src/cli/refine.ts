@@ -11,14 +11,15 @@ import {
   toHierarchy,
 } from '../encoder/index.ts'
 import { renderContent, type TableFormatName } from '../hierarchy/index.ts'
+import type { Device } from '../onnx/index.ts'
 import { InputError } from '../support/errors.ts'
 import { fileError } from '../support/files.ts'
-import { tableFormatOption, whole } from './flags.ts'
+import { deviceOption, type EncoderFlags, onnxFileOption, poolingOptions, tableFormatOption, whole } from './flags.ts'
 import { interruptible } from './interrupt.ts'
 import { createOutput } from './output.ts'
 import { refinedText } from './refined-text.ts'
 
-interface Flags {
+interface Flags extends EncoderFlags {
   encoder: string
   adapter?: string
   queryEncoder?: string
@@ -28,6 +29,7 @@ interface Flags {
   tableFormat?: TableFormatName
   branching?: number
   threads?: number
+  device?: Device
   json?: boolean
 }
 
@@ -40,9 +42,12 @@ export function register(program: Command): void {
         'refinement keeps. The input is a text file, or JSON: an item {"title", "text"} or {"title", "header", "rows"}, a list of\n' +
         'items, or one a line. "-" reads standard input.',
     )
-    .requiredOption('--encoder <folder>', 'exported node encoder, or a checkpoint; folder or Hugging Face id')
-    .option('--adapter <folder>', 'LoRA adapter over a checkpoint, as runs/name/adapter')
+    .requiredOption('--encoder <folder>', 'exported node encoder, checkpoint or ONNX folder; or Hugging Face id')
+    .option('--adapter <folder>', 'LoRA adapter over it, as runs/name/adapter')
     .option('--query-encoder <folder>', 'frozen encoder of the questions (default: in the export, else --encoder)')
+    .addOption(onnxFileOption())
+    .addOption(poolingOptions()[0])
+    .addOption(poolingOptions()[1])
     .requiredOption('--query <text>', 'the question')
     .requiredOption('--input <file>', 'text file, item.json, or - for standard input')
     .option('--title', "start every region's text with its item's title (default: as trained)")
@@ -50,6 +55,7 @@ export function register(program: Command): void {
     .addOption(tableFormatOption('default: as trained, else markdown'))
     .option('--branching <n>', 'children of a node of the hierarchy, at most (default: as trained)', whole(2))
     .option('--threads <n>', 'threads of ONNX Runtime (default: all processors)', whole(1))
+    .addOption(deviceOption('where the encoders run'))
     .option('--json', 'print kept ranges with text, offsets (UTF-16) and scores as JSON')
     .addHelpText(
       'after',
@@ -65,10 +71,17 @@ async function run(flags: Flags): Promise<void> {
   const out = createOutput({ json: flags.json })
   if (flags.query.trim() === '') throw new InputError('The question is empty; give it with --query.')
   const items = await readItems(flags.input, out.warn)
-  const { adapter, queryEncoder } = flags
-  const pair = await readEncoderPair(flags.encoder, { adapter, queryEncoder, onProgress: out.progress })
+  const { adapter, queryEncoder, onnxFile, pooling, normalize } = flags
+  const pair = await readEncoderPair(flags.encoder, {
+    ...{ adapter, queryEncoder, onnxFile, pooling, normalize },
+    onProgress: out.progress,
+  })
   for (const difference of settingsDrift(pair.settings)) out.warn(`${difference}.`)
-  const encoders = await openPair(pair, flags.threads === undefined ? {} : { threads: flags.threads })
+  const encoders = await openPair(pair, {
+    ...(flags.threads !== undefined && { threads: flags.threads }),
+    ...(flags.device !== undefined && { device: flags.device }),
+    warn: out.warn,
+  })
   try {
     const { profile, tokenizer } = encoders.query
     if (tokenizer.encode(profile.prompts.query + flags.query).truncated)

@@ -1,7 +1,9 @@
 import { type Command, Option } from 'commander'
-import { readEncoderPair } from '../encoder/index.ts'
+import { type EncoderModule, encoderModules, locateEncoder, readEncoder, readEncoderPair } from '../encoder/index.ts'
+import { PRECISIONS } from '../onnx/index.ts'
 import { UsageError } from '../support/errors.ts'
 import { duration } from '../support/progress.ts'
+import { TFJS_BACKENDS } from '../tfjs/index.ts'
 import {
   Interrupted,
   type MetricsLine,
@@ -10,10 +12,21 @@ import {
   type TrainSettingsInput,
   train,
 } from '../train/index.ts'
-import { number, tableFormatOption, whole } from './flags.ts'
+import {
+  deviceOption,
+  type EncoderFlags,
+  number,
+  onnxFileOption,
+  poolingOptions,
+  tableFormatOption,
+  tokenBudget,
+  whole,
+} from './flags.ts'
+import { interruptible, STOP_STATUS, type StopSignal } from './interrupt.ts'
+import { modulesText } from './modules-text.ts'
 import { createOutput, type Output } from './output.ts'
 
-interface Flags extends Omit<TrainSettingsInput, 'benchmarkWeights' | 'kindWeights'> {
+interface Flags extends Omit<TrainSettingsInput, 'benchmarkWeights' | 'kindWeights'>, EncoderFlags {
   encoder: string
   queryEncoder?: string
   dataset: string[]
@@ -21,10 +34,11 @@ interface Flags extends Omit<TrainSettingsInput, 'benchmarkWeights' | 'kindWeigh
   output: string
   config?: string
   resume?: boolean
+  /** The name that --keep had before. */
+  keepCheckpoints?: number
+  listModules?: boolean
   json?: boolean
 }
-
-const signals = { SIGINT: 130, SIGTERM: 143 } as const
 
 export function register(program: Command): void {
   program
@@ -35,20 +49,28 @@ export function register(program: Command): void {
         'frozen. Writes a run folder: config.json, metrics.jsonl, checkpoints/ and adapter/ (PEFT format), the one that a ' +
         'validation part of the training data selects.',
     )
-    .requiredOption('--encoder <folder>', 'node encoder to adapt: checkpoint folder (safetensors) or Hugging Face id')
+    .requiredOption('--encoder <folder>', 'node encoder to adapt: checkpoint or ONNX folder, or Hugging Face id')
     .requiredOption('--dataset <folder...>', 'dataset folders that the preferences were built from')
     .requiredOption('--preferences <file...>', 'preferences files, as "canopy preferences" writes them')
     .requiredOption('--output <run>', 'run folder to write, as runs/name')
     .option('--query-encoder <folder>', 'folder or id of the frozen encoder of the questions (default: --encoder)')
+    .addOption(onnxFileOption())
+    .addOption(poolingOptions()[0])
+    .addOption(poolingOptions()[1])
+    .addOption(
+      new Option('--list-modules', 'print the modules of --encoder that can be adapted, and train nothing')
+        // so that only --encoder is asked for
+        .implies({ dataset: [], preferences: [], output: '' }),
+    )
     .option('--config <file>', 'YAML or JSON file of settings; flags win over it')
-    .option('--resume', 'go on with the run in --output from its last checkpoint')
+    .option('--resume', 'begin the run in --output, go on with it from its last checkpoint, or find it finished')
     .option('--json', 'print the result as JSON')
     .optionsGroup('Settings (default in parentheses; a --config file may give all of them):')
     .option('--seed <n>', 'seed of LoRA, validation part and order (1)', whole(0))
     .option('--epochs <n>', 'passes over the training part (3)', number)
     .option('--steps <n>', 'optimizer steps, instead of epochs', whole(1))
     .option('--batch-size <n>', 'instances in a step (16)', whole(1))
-    .option('--token-budget <n>', 'tokens computed at once; bounds memory (4096)', whole(1))
+    .option('--token-budget <n | auto>', 'tokens computed at once; auto measures what fits (4096)', tokenBudget)
     .option('--learning-rate <x>', 'peak learning rate (0.0005)', number)
     .option('--weight-decay <x>', 'decoupled weight decay (0.01)', number)
     .option('--warmup <x>', 'warm-up: a share of the steps below 1, else steps (0.1)', number)
@@ -56,7 +78,7 @@ export function register(program: Command): void {
       new Option('--schedule <kind>', 'decay of the learning rate (cosine)').choices(['cosine', 'linear', 'constant']),
     )
     .option('--clip-norm <x>', 'largest norm of the gradient; 0: no clipping (1)', number)
-    .addOption(new Option('--loss <kind>', 'loss of a pair (logistic)').choices(['logistic', 'hinge']))
+    .option('--loss <kind | file>', 'loss: logistic, hinge, or a module of your own, as ./mine.mjs (logistic)')
     .option('--tau <x>', 'temperature of the logistic loss (0.05)', number)
     .option('--margin <x>', 'margin of the hinge loss (0.1)', number)
     .addOption(
@@ -64,7 +86,10 @@ export function register(program: Command): void {
     )
     .option('--rank <n>', 'rank of the LoRA matrices (16)', whole(1))
     .option('--alpha <x>', "LoRA's alpha; updates are scaled by alpha / rank (32)", number)
-    .option('--targets <pattern...>', 'modules to adapt, by name or regular expression (all linear ones)')
+    .option(
+      '--targets <pattern...>',
+      'modules to adapt: names, their last parts, or expressions of whole names (what --list-modules marks)',
+    )
     .option('--title', "start every node's text with its item's title (default)")
     .option('--no-title', 'leave titles out')
     .addOption(tableFormatOption('markdown'))
@@ -80,16 +105,43 @@ export function register(program: Command): void {
     )
     .option('--evaluate-every <n>', 'steps between evaluations on the validation part (half an epoch)', whole(1))
     .option('--checkpoint-every <n>', 'steps between checkpoints (as evaluations)', whole(1))
-    .option('--keep-checkpoints <n>', 'checkpoints to keep (2)', whole(1))
-    .option('--threads <n>', 'threads of ONNX Runtime (all processors)', whole(1))
+    .option('--keep <n>', 'checkpoints to keep (2)', whole(1))
+    .addOption(new Option('--keep-checkpoints <n>').argParser(whole(1)).hideHelp())
+    .addOption(
+      new Option('--engine <name>', 'what computes embeddings and gradients (onnxruntime)').choices([
+        'onnxruntime',
+        'tfjs',
+      ]),
+    )
+    .addOption(
+      new Option('--tfjs-backend <name>', "TensorFlow.js's backend (the best that is installed)").choices(
+        TFJS_BACKENDS,
+      ),
+    )
+    .addOption(deviceOption('where to train'))
+    .addOption(
+      new Option(
+        '--precision <type>',
+        'what matrix products are computed in, on cuda (fp16: webgpu too) (fp32)',
+      ).choices(PRECISIONS),
+    )
+    .option('--threads <n>', 'threads of ONNX Runtime on the CPU (all processors)', whole(1))
     .addHelpText(
       'after',
       `
 Example:
   $ canopy train --encoder models/all-MiniLM-L6-v2 --dataset datasets/hotpotqa datasets/nq \\
       --preferences hotpotqa.train.jsonl nq.train.jsonl --output runs/minilm --epochs 3 --seed 1
+  $ canopy train … --device cuda --precision bf16 --token-budget auto
 
-Ctrl-C finishes the step and writes a checkpoint; the same command with --resume goes on from there, to the same bytes.`,
+A token budget that turns out too large for the memory is halved, and the step done again: that changes no loss beyond rounding.
+What auto measures may differ from run to run, and with it the last bits of the weights; config.json has the number.
+
+Ctrl-C or SIGTERM finishes the step and writes a checkpoint; a second one ends at once. With --resume, one unchanged command
+begins a run, goes on with it after any end to the same bytes, and does nothing when it is finished.
+
+Exit status: 0 finished, now or before; 1 bad input or failure; 2 bad usage; 130 stopped by SIGINT (Ctrl-C), 143 by SIGTERM:
+the command with --resume goes on.`,
     )
     .action(async (flags: Flags) => {
       process.exitCode = await run(flags)
@@ -97,52 +149,78 @@ Ctrl-C finishes the step and writes a checkpoint; the same command with --resume
 }
 
 async function run(flags: Flags): Promise<number> {
-  const { encoder, queryEncoder, dataset, preferences, output, config, resume, json, ...overrides } = flags
+  const {
+    encoder,
+    queryEncoder,
+    onnxFile,
+    pooling,
+    normalize,
+    listModules,
+    dataset,
+    preferences,
+    output,
+    config,
+    resume,
+    keepCheckpoints,
+    json,
+    ...settingFlags
+  } = flags
+  const overrides = { ...settingFlags, keep: settingFlags.keep ?? keepCheckpoints }
   if (resume === true && output.trim() === '') throw new UsageError('--resume needs the --output of the run.')
   const out = createOutput({ json })
-  const settings = await resolveSettings(config, overrides)
-  const pair = await readEncoderPair(encoder, { queryEncoder, onProgress: out.progress })
-
-  const stop = new AbortController()
-  let signal: keyof typeof signals | undefined
-  const onSignal = (name: keyof typeof signals): void => {
-    if (signal !== undefined) process.exit(signals[name])
-    signal = name
-    out.warn(`${name}: finishing the step and writing a checkpoint; once more ends at once.`)
-    stop.abort()
+  if (listModules === true) {
+    const modules = await modulesOf(encoder, onnxFile, out)
+    out.json(modules)
+    out.line(modulesText(modules))
+    return 0
   }
-  for (const name of Object.keys(signals) as (keyof typeof signals)[]) process.on(name, onSignal)
+  const settings = await resolveSettings(config, overrides)
+  const pair = await readEncoderPair(encoder, {
+    ...{ queryEncoder, onnxFile, pooling, normalize },
+    onProgress: out.progress,
+  })
+  let stopped: StopSignal | undefined
+  const onStop = (name: StopSignal): void => {
+    stopped = name
+    out.warn(`${name}: finishing the step and writing a checkpoint; once more ends at once.`)
+  }
   try {
-    const result = await train({
-      encoder: pair.encoder,
-      queryEncoder: pair.query,
-      datasets: dataset,
-      preferences,
-      output,
-      settings,
-      resume: resume ?? false,
-      command: ['canopy', ...process.argv.slice(2)],
-      onProgress: out.progress,
-      onStep: reporter(out),
-      warn: out.warn,
-      signal: stop.signal,
-    })
+    const result = await interruptible(
+      (signal) =>
+        train({
+          encoder: pair.encoder,
+          queryEncoder: pair.query,
+          datasets: dataset,
+          preferences,
+          output,
+          settings,
+          resume: resume ?? false,
+          command: ['canopy', ...process.argv.slice(2)],
+          onProgress: out.progress,
+          onStep: reporter(out),
+          warn: out.warn,
+          signal,
+        }),
+      onStop,
+    )
     out.done()
     printResult(out, result)
     return 0
   } catch (error) {
     out.done()
-    if (signal === undefined || !(error instanceof Error && error.name === 'AbortError')) throw error
+    if (stopped === undefined || !(error instanceof Error && error.name === 'AbortError')) throw error
     const step = error instanceof Interrupted ? error.step : 0
-    out.warn(
-      step === 0
-        ? 'Stopped before the first step. The same command with --resume begins again.'
-        : `Stopped after step ${step}. The same command with --resume goes on from there.`,
-    )
-    return signals[signal]
-  } finally {
-    for (const name of Object.keys(signals)) process.off(name, onSignal)
+    const where = step === 0 ? 'Stopped before a step was done.' : `Stopped after step ${step}.`
+    out.warn(`${where} The same command with --resume goes on from there.`)
+    return STOP_STATUS[stopped]
   }
+}
+
+/** The modules of an encoder; neither its query encoder nor its pooling has to be known for them. */
+async function modulesOf(encoder: string, onnxFile: string | undefined, out: Output): Promise<EncoderModule[]> {
+  const { folder, ...known } = await locateEncoder(encoder, { onnxFile, onProgress: out.progress })
+  const graph = onnxFile === undefined ? {} : { kind: 'onnx' as const, onnxFile }
+  return encoderModules(await readEncoder(folder, { ...known, ...graph, pooling: 'mean' }))
 }
 
 /** Shows each step: averages over the last ones, and the time left as the whole of this process's steps suggests it. */
@@ -183,6 +261,7 @@ function validationText(v: NonNullable<MetricsLine['validation']>): string {
 
 function printResult(out: Output, result: TrainResult): void {
   const { selected, frozen } = result
+  if (result.alreadyFinished) out.line('This run is already finished; nothing is left to do.')
   if (selected.validation !== undefined && frozen !== undefined)
     out.line(
       `Selected step ${selected.step} of ${result.steps}: validation decision accuracy ${percent(selected.validation.decision_accuracy)}, frozen ${percent(frozen.decision_accuracy)}.`,

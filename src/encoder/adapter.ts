@@ -4,9 +4,9 @@ import { z } from 'zod'
 import { openSafetensors, type StoredTensor, type Tensor, writeSafetensors } from '../onnx/index.ts'
 import { InputError } from '../support/errors.ts'
 import { atomicFolder, exists, fileError, writeFileAtomic } from '../support/files.ts'
-import { linearModules } from './architecture.ts'
 import type { EncoderProfile } from './checkpoint.ts'
 import { type Adapter, type LinearModule, type LoraTarget, loraA, loraB, loraShapes } from './lora.ts'
+import { encoderModules } from './modules.ts'
 
 const TENSORS = 'adapter_model.safetensors'
 const CONFIG = 'adapter_config.json'
@@ -40,9 +40,10 @@ export async function writeAdapter(
     base: { id: profile.id, revision: profile.revision ?? null, fingerprint: profile.fingerprint },
     info,
   }
+  const modules = await encoderModules(profile)
   await atomicFolder(folder, async (temporary) => {
     await writeSafetensors(join(temporary, TENSORS), tensors, { format: 'pt' })
-    await writeFileAtomic(join(temporary, CONFIG), json(peftConfig(adapter.targets, profile)))
+    await writeFileAtomic(join(temporary, CONFIG), json(peftConfig(adapter.targets, profile, modules)))
     await writeFileAtomic(join(temporary, SIDE_FILE), json(side))
   })
 }
@@ -50,7 +51,11 @@ export async function writeAdapter(
 const json = (value: unknown): string => `${JSON.stringify(value, null, 2)}\n`
 
 /** adapter_config.json as PEFT writes it for a LoraConfig, defaults left out; PEFT fills those in. */
-function peftConfig(targets: readonly LoraTarget[], profile: EncoderProfile): Record<string, unknown> {
+function peftConfig(
+  targets: readonly LoraTarget[],
+  profile: EncoderProfile,
+  modules: readonly LinearModule[],
+): Record<string, unknown> {
   const rank = mostCommon(targets.map((t) => t.rank))
   const alpha = mostCommon(targets.map((t) => t.alpha))
   const differing = (key: 'rank' | 'alpha', usual: number) =>
@@ -69,7 +74,7 @@ function peftConfig(targets: readonly LoraTarget[], profile: EncoderProfile): Re
     r: rank,
     rank_pattern: differing('rank', rank),
     revision: profile.revision ?? null,
-    target_modules: targetNames(targets, linearModules(profile)),
+    target_modules: targetNames(targets, modules),
     task_type: 'FEATURE_EXTRACTION',
     use_dora: false,
     use_rslora: false,
@@ -163,12 +168,12 @@ export async function readAdapter(folder: string, profile: EncoderProfile): Prom
   const side = (await readSide(folder))?.base
   if (side !== undefined && side.fingerprint !== profile.fingerprint)
     throw new InputError(
-      `The adapter was trained over the encoder "${side.id}" (fingerprint ${side.fingerprint.slice(0, 12)}…), not over "${profile.id}" (${profile.fingerprint.slice(0, 12)}…) as it stands in ${profile.folder}. Give the encoder it was trained over.`,
+      `The adapter was trained over the encoder "${side.id}" (fingerprint ${side.fingerprint.slice(0, 12)}…), not over "${profile.id}" (${profile.fingerprint.slice(0, 12)}…) as it stands in ${profile.folder}. Give the encoder it was trained over: a checkpoint and its ONNX graphs are different encoders, and so are two ONNX graphs of one folder (--onnx-file).`,
       { file: folder },
     )
 
   const stored = await openSafetensors(tensorFile)
-  const modules = linearModules(profile)
+  const modules = await encoderModules(profile)
   const keys = matchKeys([...stored.tensors.keys()], modules, tensorFile)
   const targets: LoraTarget[] = []
   const tensors = new Map<string, Float32Array>()
@@ -188,7 +193,13 @@ export async function readAdapter(folder: string, profile: EncoderProfile): Prom
     tensors.set(loraA(module.module), await stored.readTensor(a))
     tensors.set(loraB(module.module), await stored.readTensor(b))
     // rank-stabilised LoRA scales by alpha / √r instead of alpha / r
-    targets.push({ ...module, rank, alpha: config.use_rslora ? alpha * Math.sqrt(rank) : alpha })
+    targets.push({
+      module: module.module,
+      inputs: module.inputs,
+      outputs: module.outputs,
+      rank,
+      alpha: config.use_rslora ? alpha * Math.sqrt(rank) : alpha,
+    })
   }
   if (targets.length === 0) throw new InputError('The adapter holds no LoRA matrices.', { file: tensorFile })
   return { targets, tensors, baseFingerprint: side?.fingerprint }

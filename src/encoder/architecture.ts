@@ -3,12 +3,12 @@ import { InputError } from '../support/errors.ts'
 import { bertEncoder, bertLinearModules, plainBert, type Weights } from './bert.ts'
 import { bertConfig } from './bert-config.ts'
 import type { EncoderProfile } from './checkpoint.ts'
-import type { LinearModule, LoraTarget } from './lora.ts'
+import type { LinearModule, LoraOptions } from './lora.ts'
 import type { RowCosts } from './pack.ts'
 
 /** What the toolkit knows of a model architecture; the key is `model_type` of config.json. */
 interface Architecture {
-  packed(profile: EncoderProfile, weights: Weights, options: { lora?: LoraTarget[] }): Graph
+  packed(profile: EncoderProfile, weights: Weights, options: LoraOptions): Graph
   plain(profile: EncoderProfile, weights: Weights): Graph
   linearModules(profile: EncoderProfile): LinearModule[]
   /** What LoRA adapts unless the run says otherwise; patterns of {@link selectTargets}. */
@@ -35,7 +35,7 @@ function architecture(profile: EncoderProfile): Architecture {
 }
 
 /** The graph over packed rows (inputs and outputs as {@link bertEncoder} describes them) for the profile's architecture. */
-export function packedEncoder(profile: EncoderProfile, weights: Weights, options: { lora?: LoraTarget[] } = {}): Graph {
+export function packedEncoder(profile: EncoderProfile, weights: Weights, options: LoraOptions = {}): Graph {
   return architecture(profile).packed(profile, weights, options)
 }
 
@@ -44,12 +44,12 @@ export function plainEncoder(profile: EncoderProfile, weights: Weights): Graph {
   return architecture(profile).plain(profile, weights)
 }
 
-/** The linear maps of the encoder that LoRA can adapt. */
+/** The linear maps of a checkpoint that LoRA can adapt. */
 export function linearModules(profile: EncoderProfile): LinearModule[] {
   return architecture(profile).linearModules(profile)
 }
 
-/** Patterns of the modules that LoRA adapts unless the run says otherwise. */
+/** Patterns of the modules of a checkpoint that LoRA adapts unless the run says otherwise. */
 export function defaultTargets(profile: EncoderProfile): string[] {
   return architecture(profile).defaultTargets
 }

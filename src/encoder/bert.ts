@@ -2,7 +2,8 @@ import { type ExternalTensor, type Graph, GraphBuilder, type Tensor } from '../o
 import { InputError } from '../support/errors.ts'
 import { type BertConfig, bertConfig } from './bert-config.ts'
 import type { EncoderProfile } from './checkpoint.ts'
-import { type LinearModule, type LoraTarget, loraA, loraB } from './lora.ts'
+import { type LinearModule, type LoraOptions, loraA, loraB } from './lora.ts'
+import { pooledEmbeddings } from './pooling.ts'
 
 /** A checkpoint's tensors by their names there, in memory or still in their files. */
 export type Weights = ReadonlyMap<string, Tensor | ExternalTensor>
@@ -39,9 +40,9 @@ export function bertLinearModules(config: BertConfig): LinearModule[] {
  *
  * @throws InputError for a tensor that is missing or of another shape than config.json says
  */
-export function bertEncoder(profile: EncoderProfile, weights: Weights, options: { lora?: LoraTarget[] } = {}): Graph {
+export function bertEncoder(profile: EncoderProfile, weights: Weights, options: LoraOptions = {}): Graph {
   const g = new GraphBuilder()
-  const bert = bertParts(g, profile, weights, 'packed', options.lora ?? [])
+  const bert = bertParts(g, profile, weights, 'packed', options)
   const ids = g.input('input_ids', 'int32', ['rows', 'length'])
   const positions = g.input('position_ids', 'int32', ['rows', 'length'])
   const segments = g.input('segments', 'int32', ['rows', 'length'])
@@ -55,7 +56,7 @@ export function bertEncoder(profile: EncoderProfile, weights: Weights, options: 
     'length',
   ])
   const pooled = g.gemm(pool, hidden, null, { name: 'pooling' })
-  g.output(profile.normalize ? normalized(g, pooled) : pooled, 'embeddings')
+  g.output(pooledEmbeddings(g, profile, pooled), 'embeddings')
   return g.build()
 }
 
@@ -67,7 +68,7 @@ export function bertEncoder(profile: EncoderProfile, weights: Weights, options: 
  */
 export function plainBert(profile: EncoderProfile, weights: Weights): Graph {
   const g = new GraphBuilder(17)
-  const bert = bertParts(g, profile, weights, 'plain', [])
+  const bert = bertParts(g, profile, weights, 'plain', {})
   const ids = g.input('input_ids', 'int64', ['batch', 'sequence'])
   const mask = g.input('attention_mask', 'int64', ['batch', 'sequence'])
   const types = g.input('token_type_ids', 'int64', ['batch', 'sequence'])
@@ -79,19 +80,13 @@ export function plainBert(profile: EncoderProfile, weights: Weights): Graph {
   return g.build()
 }
 
-/** x / max(‖x‖, 1e-12), as torch.nn.functional.normalize; written so that its derivative is finite at 0. */
-function normalized(g: GraphBuilder, x: string): string {
-  const squares = g.reduceSum(g.mul(x, x), [1], true)
-  return g.div(x, g.sqrt(g.max(squares, g.scalar(1e-24))))
-}
-
 /** The parts that both graphs are made of. */
 function bertParts(
   g: GraphBuilder,
   profile: EncoderProfile,
   weights: Weights,
   style: 'packed' | 'plain',
-  lora: LoraTarget[],
+  { lora = [], update = 'merged' }: LoraOptions,
 ) {
   const config = bertConfig(profile.config, profile.folder)
   const { hidden_size: hidden, num_attention_heads: heads, intermediate_size: wide } = config
@@ -116,21 +111,24 @@ function bertParts(
     return g.cast(g.initializer(name, tensor), 'float32')
   }
 
-  /** scale · (x Wᵀ + b + (alpha / r) x Aᵀ Bᵀ) */
+  /**
+   * scale · (x Wᵀ + b), W with its LoRA update: x (W + (alpha / r) B A)ᵀ, or beside it x Wᵀ + (alpha / r) (x Aᵀ) Bᵀ. The first
+   * adds the update once a run instead of taking every token through A and B, which makes a training step 5 % faster (MiniLM,
+   * rank 16, 1 400 tokens). It needs the precision of W to hold the update.
+   */
   const linear = (x: string, module: string, inputs: number, outputs: number, scale = 1): string => {
-    const y = g.gemm(x, weight(`${module}.weight`, [outputs, inputs]), weight(`${module}.bias`, [outputs]), {
-      transB: true,
-      alpha: scale,
-      beta: scale,
-      name: module,
-    })
+    const frozen = weight(`${module}.weight`, [outputs, inputs])
+    const map = (w: string): string =>
+      g.gemm(x, w, weight(`${module}.bias`, [outputs]), { transB: true, alpha: scale, beta: scale, name: module })
     const target = targets.get(module)
-    if (target === undefined) return y
+    if (target === undefined) return map(frozen)
     const a = g.input(loraA(module), 'float32', [target.rank, inputs])
     const b = g.input(loraB(module), 'float32', [outputs, target.rank])
+    const alpha = target.alpha / target.rank
+    if (update === 'merged') return map(g.gemm(b, a, frozen, { alpha, name: `${module}.lora` }))
+    const y = map(frozen)
     const down = g.gemm(x, a, null, { transB: true, name: `${module}.lora_A` })
-    const alpha = (scale * target.alpha) / target.rank
-    return g.gemm(down, b, y, { transB: true, alpha, name: `${module}.lora_B` })
+    return g.gemm(down, b, y, { transB: true, alpha: scale * alpha, name: `${module}.lora_B` })
   }
 
   const layerNorm = (x: string, module: string): string =>

@@ -1,5 +1,5 @@
 import { readFile } from 'node:fs/promises'
-import { join } from 'node:path'
+import { basename, join } from 'node:path'
 import { z } from 'zod'
 import { RENDERING_VERSION, SEGMENTER_VERSION, TABLE_FORMAT_NAMES } from '../hierarchy/index.ts'
 import { InputError } from '../support/errors.ts'
@@ -13,6 +13,8 @@ const identity = z.object({
   revision: z.string().optional(),
   /** {@link EncoderProfile.fingerprint} */
   fingerprint: z.string().regex(/^[0-9a-f]{64}$/),
+  /** Name of the graph inside `onnx/`, where it is not model.onnx. */
+  onnxFile: z.string().optional(),
 })
 
 const schema = z.object({
@@ -62,8 +64,14 @@ export function canopySettings(
   }
 }
 
-function identityOf({ id, revision, fingerprint }: EncoderProfile): CanopySettings['queryEncoder'] {
-  return { id, ...(revision === undefined ? {} : { revision }), fingerprint }
+function identityOf({ id, revision, fingerprint, kind, weights }: EncoderProfile): CanopySettings['queryEncoder'] {
+  const onnxFile = kind === 'onnx' && basename(weights) !== 'model.onnx' ? basename(weights) : undefined
+  return {
+    id,
+    ...(revision === undefined ? {} : { revision }),
+    fingerprint,
+    ...(onnxFile === undefined ? {} : { onnxFile }),
+  }
 }
 
 /**

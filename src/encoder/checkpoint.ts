@@ -1,7 +1,8 @@
 import { createHash } from 'node:crypto'
-import { readFile, realpath, stat } from 'node:fs/promises'
+import { readdir, readFile, realpath, stat } from 'node:fs/promises'
 import { basename, join, resolve } from 'node:path'
 import { z } from 'zod'
+import { modelContents } from '../onnx/index.ts'
 import { InputError } from '../support/errors.ts'
 import { exists, fileError, resolveInside, sha256File } from '../support/files.ts'
 import { bertConfig } from './bert-config.ts'
@@ -38,7 +39,7 @@ export interface EncoderProfile {
   lowerCase: boolean
   /** Length of an embedding. */
   dimension: number
-  /** Absolute paths of the safetensors files, or of the .onnx file. */
+  /** Absolute paths of the safetensors files, or of the .onnx file and those of its external data. */
   weightFiles: string[]
   /** The file to open for the weights: model.safetensors, its index for a sharded model, or the .onnx file. */
   weights: string
@@ -60,6 +61,9 @@ export interface ReadEncoderOptions {
   pooling?: Pooling
   normalize?: boolean
 }
+
+/** What configurations of transformers call the width of a token's vector, DistilBERT and GPT-2 among them. */
+const WIDTHS = ['hidden_size', 'dim', 'n_embd', 'd_model']
 
 const HOW_TO_GET =
   'Download the whole model repository from huggingface.co (its files, not only the weights), or name the model by its Hugging Face id.'
@@ -104,12 +108,12 @@ export async function readEncoder(folder: string, options: ReadEncoderOptions = 
   }
 
   const pool = await readPooling(root, modules, options)
-  const hidden = config.hidden_size
+  const hidden = WIDTHS.map((name) => config[name]).find((width) => width !== undefined)
   const dimension = pool.dimension ?? (typeof hidden === 'number' ? hidden : undefined)
   if (dimension === undefined) throw new InputError('"hidden_size" is missing.', { file: configFile })
   if (typeof hidden === 'number' && hidden !== dimension)
     throw new InputError(
-      `Pooling is set up for vectors of ${dimension} numbers, but the model's have ${hidden} (hidden_size of config.json).`,
+      `Pooling is set up for vectors of ${dimension} numbers, but the model's have ${hidden} (config.json).`,
       { file: pool.file },
     )
 
@@ -155,7 +159,7 @@ function maximumLength(
   tokenizer: unknown,
   config: Record<string, unknown>,
 ): number | undefined {
-  const positions = config.max_position_embeddings
+  const positions = config.max_position_embeddings ?? config.n_positions
   // RoBERTa's position numbers start after the padding index, so that two of its 514 positions are never used
   const offset = ['roberta', 'xlm-roberta', 'camembert', 'mpnet'].includes(String(config.model_type)) ? 2 : 0
   const limits = [
@@ -245,7 +249,7 @@ async function readPooling(
     const file = join(root, 'modules.json')
     if (options.pooling === undefined)
       throw new InputError(
-        `There is no such file, so how token vectors become one embedding is not known. Take modules.json and 1_Pooling/config.json from the model's repository (for an ONNX conversion: from the original's), or state the pooling (mean, cls or last) and whether embeddings are normalised.`,
+        `There is no such file, so how token vectors become one embedding is not known. Take modules.json and 1_Pooling/config.json from the model's repository (for an ONNX conversion: from the original's), or state the pooling (--pooling mean, cls or last) and whether embeddings are normalised (--normalize).`,
         { file },
       )
     return {
@@ -339,11 +343,22 @@ async function findWeights(root: string, modelFolder: string, options: ReadEncod
       )
   }
   if (await exists(onnx)) {
-    const data = [`${onnx}_data`, `${onnx}.data`]
-    const present = await Promise.all(data.map(exists))
-    return { kind: 'onnx', weights: onnx, weightFiles: [onnx, ...data.filter((_, i) => present[i])] }
+    const { externalFiles } = await modelContents(onnx)
+    const data = externalFiles.map((name) => resolveInside(join(root, 'onnx'), name))
+    for (const [i, file] of data.entries())
+      if (!(await exists(file)))
+        throw new InputError(
+          `The weights of ${basename(onnx)} lie in ${externalFiles[i]}, which is missing. Download it from the model's repository and put it beside.`,
+          { file },
+        )
+    return { kind: 'onnx', weights: onnx, weightFiles: [onnx, ...data] }
   }
-  if (options.kind === 'onnx') throw new InputError(`No ${onnx}. ${HOW_TO_GET}`)
+  if (options.kind === 'onnx') {
+    const graphs = (await readdir(join(root, 'onnx')).catch(() => [])).filter((name) => name.endsWith('.onnx')).sort()
+    throw new InputError(
+      `No ${onnx}. ${graphs.length === 0 ? HOW_TO_GET : `The graphs in that folder are ${graphs.join(', ')}.`}`,
+    )
+  }
   const pickled = await exists(join(modelFolder, 'pytorch_model.bin'))
   throw new InputError(
     `No weights in ${modelFolder}: looked for model.safetensors, model.safetensors.index.json and onnx/model.onnx. ${

@@ -1,26 +1,31 @@
 import { createHash } from 'node:crypto'
 import { setImmediate } from 'node:timers/promises'
 import { RENDERING_VERSION } from '../hierarchy/index.ts'
-import { float16ToFloat32, openSession, type Session, type Tensor } from '../onnx/index.ts'
+import { type Device, openSession, type Tensor } from '../onnx/index.ts'
 import { InputError } from '../support/errors.ts'
 import type { Progress } from '../support/progress.ts'
-import { openWeights, packedEncoder, rowCosts } from './architecture.ts'
 import { openEmbeddingCache, sequenceKey } from './cache.ts'
-import type { EncoderProfile, Pooling, Side } from './checkpoint.ts'
+import type { EncoderProfile, Side } from './checkpoint.ts'
+import { checkedAgainstCpu } from './device-check.ts'
+import { encoderGraph } from './graph.ts'
+import { openOriginal } from './imported/index.ts'
 import { type Adapter, adapterHash, loraShapes } from './lora.ts'
-import { packedFeeds, packSequences, planBatches } from './pack.ts'
+import { planBatches, runTokens } from './pack.ts'
 import { loadTokenizer, type Tokenizer } from './tokenizer.ts'
 
 export interface EmbedderOptions {
-  /** LoRA matrices over the encoder; for checkpoints only. */
+  /** LoRA matrices over the encoder. */
   adapter?: Adapter
   threads?: number
+  /** Where the encoder runs; the CPU by default. */
+  device?: Device
   /** Most tokens, padding included, that are computed at once. 4 096 by default. */
   tokenBudget?: number
   /** Folder of the embedding cache; none is kept where absent. */
   cache?: string
   /** A lower limit on tokens than the encoder's own. */
   maxLength?: number
+  warn?: (message: string) => void
 }
 
 export interface EmbeddedTexts {
@@ -56,24 +61,21 @@ export interface Embedder {
 }
 
 /**
- * Opens an encoder for embedding. A checkpoint computes packed rows, an ONNX folder padded rows with texts of like length
- * together. The same texts give the same embeddings, whatever order the batches take.
+ * Opens an encoder for embedding. A checkpoint computes packed rows. An ONNX folder's graph is run as it stands, over padded
+ * rows with texts of like length together (one by one where its operators quantise activations by their range in the batch);
+ * with an adapter it is the graph that training differentiates, in packed rows where
+ * it can be. The same texts give the same embeddings, whatever order the batches take.
  *
- * @throws InputError for files that are missing or don't fit together, and for an adapter over an ONNX folder
+ * @throws InputError for files that are missing or don't fit together, and for a graph that is not supported
  */
 export async function openEmbedder(profile: EncoderProfile, options: EmbedderOptions = {}): Promise<Embedder> {
   const { adapter, tokenBudget = 4096 } = options
-  if (adapter !== undefined && profile.kind === 'onnx')
-    throw new InputError(
-      'An adapter cannot be put on an ONNX graph. Give the checkpoint that it was trained over, or an export with the adapter merged in.',
-      { file: profile.folder },
-    )
   const tokenizer = await loadTokenizer(
     profile,
     options.maxLength === undefined ? {} : { maxLength: options.maxLength },
   )
   const parts = [
-    'embedding/1',
+    'embedding/2',
     profile.fingerprint,
     adapter === undefined ? null : adapterHash(adapter),
     tokenizer.maxLength,
@@ -81,14 +83,16 @@ export async function openEmbedder(profile: EncoderProfile, options: EmbedderOpt
   const fingerprint = createHash('sha256')
     .update(JSON.stringify([...parts, RENDERING_VERSION]))
     .digest('hex')
-  const engine =
-    profile.kind === 'onnx'
-      ? await onnxEngine(profile, tokenizer, options)
-      : await packedEngine(profile, tokenizer, options)
+  const { device = 'cpu' } = options
+  const open = (settings: EmbedderOptions): Promise<Engine> =>
+    profile.kind === 'onnx' && adapter === undefined
+      ? originalEngine(profile, tokenizer, settings)
+      : graphEngine(profile, tokenizer, settings)
+  const openCpu = (): Promise<Engine> => open({ ...options, device: 'cpu', warn: () => {} })
+  const engine = device === 'cpu' ? await open(options) : checkedAgainstCpu(await open(options), device, openCpu)
   const cache =
     options.cache === undefined ? undefined : openEmbeddingCache(options.cache, fingerprint, profile.dimension)
   const { dimension } = profile
-  const costs = rowCosts(profile)
   const counts = { computed: 0, cached: 0, tokens: 0 }
 
   const embedSequences = async (sequences: readonly Int32Array[], run: EmbedOptions = {}): Promise<Float32Array> => {
@@ -103,12 +107,8 @@ export async function openEmbedder(profile: EncoderProfile, options: EmbedderOpt
     counts.cached += sequences.length - missing.length
     let done = sequences.length - missing.length
     run.onProgress?.({ phase: 'embed', done, total: sequences.length })
-    const lengths = missing.map((i) => (sequences[i] as Int32Array).length)
-    for (const batch of planBatches(lengths, {
-      tokenBudget,
-      packed: profile.kind === 'checkpoint',
-      ...costs,
-    })) {
+    const computed = missing.map((i) => sequences[i] as Int32Array)
+    for (const batch of engine.batches(computed, Math.min(tokenBudget, runTokens(device)))) {
       run.signal?.throwIfAborted()
       const members = batch.map((n) => missing[n] as number)
       const embeddings = await engine.embed(members.map((i) => sequences[i] as Int32Array))
@@ -189,113 +189,62 @@ export function firstOccurrences(sequences: readonly Int32Array[]): { same: Int3
   return { same, first }
 }
 
-/** Computes the embeddings of one batch, float32 [sequences, dimension]. */
 interface Engine {
+  /** Groups of sequences, by index, whose runs stay within a budget of tokens. */
+  batches(sequences: Int32Array[], budget: number): number[][]
+  /** Computes the embeddings of one batch, float32 [sequences, dimension]. */
   embed(sequences: Int32Array[]): Promise<Float32Array>
   close(): Promise<void>
 }
 
-async function packedEngine(profile: EncoderProfile, tokenizer: Tokenizer, options: EmbedderOptions): Promise<Engine> {
-  const { adapter } = options
-  const { weights, folder } = await openWeights(profile)
-  const graph = packedEncoder(profile, weights, adapter === undefined ? {} : { lora: adapter.targets })
+async function graphEngine(profile: EncoderProfile, tokenizer: Tokenizer, options: EmbedderOptions): Promise<Engine> {
+  const { adapter, threads, device, warn } = options
+  const encoder = await encoderGraph(profile, adapter?.targets ?? [], tokenizer.padId)
+  for (const note of encoder.notes) warn?.(`${profile.id}: ${note}.`)
+  // the matrices do not change: as constants of the graph they are added to their weights once, when the session is made
+  const matrices = loraShapes(adapter?.targets ?? []).map(({ name, shape }): [string, Tensor] => [
+    name,
+    { dtype: 'float32', shape, data: adapter?.tensors.get(name) as Float32Array },
+  ])
+  const constant = new Set(matrices.map(([name]) => name))
+  const graph = {
+    ...encoder.graph,
+    inputs: encoder.graph.inputs.filter((name) => !constant.has(name)),
+    initializers: new Map([...encoder.graph.initializers, ...matrices]),
+  }
   const session = await openSession(graph, {
-    externalFolder: folder,
-    ...(options.threads === undefined ? {} : { threads: options.threads }),
+    ...(encoder.externalFolder === undefined ? {} : { externalFolder: encoder.externalFolder }),
+    ...(threads === undefined ? {} : { threads }),
+    ...(device === undefined ? {} : { device }),
   })
-  const matrices: Record<string, Tensor> = {}
-  for (const { name, shape } of loraShapes(adapter?.targets ?? []))
-    matrices[name] = { dtype: 'float32', shape, data: adapter?.tensors.get(name) as Float32Array }
   return {
+    batches: encoder.batches,
     async embed(sequences) {
-      const batch = packSequences(sequences, undefined, { padId: tokenizer.padId, ...rowCosts(profile) })
-      const { embeddings } = await session.run({ ...packedFeeds(batch, profile.pooling), ...matrices })
+      const { embeddings } = await session.run(encoder.feeds(sequences))
       return embeddings?.data as Float32Array
     },
     close: () => session.release(),
   }
 }
 
-async function onnxEngine(profile: EncoderProfile, tokenizer: Tokenizer, options: EmbedderOptions): Promise<Engine> {
-  const session = await openSession(profile.weights, options.threads === undefined ? {} : { threads: options.threads })
-  const output = ['last_hidden_state', 'token_embeddings'].find((name) => session.outputs.includes(name))
-  const known = ['input_ids', 'attention_mask', 'token_type_ids']
-  const strange = [...session.inputs.keys()].find((name) => !known.includes(name))
-  if (output === undefined || strange !== undefined || !session.inputs.has('input_ids')) {
-    await session.release()
-    throw new InputError(
-      output === undefined
-        ? `The graph has no output "last_hidden_state"; it has ${session.outputs.join(', ')}. Export the encoder as feature extraction.`
-        : strange === undefined
-          ? 'The graph has no input "input_ids".'
-          : `The graph asks for "${strange}"; encoders here take ${known.join(', ')}.`,
-      { file: profile.weights },
-    )
-  }
-  return {
-    async embed(sequences) {
-      const length = Math.max(...sequences.map((s) => s.length))
-      const results = await session.run(paddedFeeds(session, sequences, length, tokenizer.padId))
-      const hidden = asFloat32(results[output] as Tensor)
-      return poolRows(hidden, sequences, length, profile)
-    },
-    close: () => session.release(),
-  }
-}
-
-function paddedFeeds(session: Session, sequences: Int32Array[], length: number, padId: number): Record<string, Tensor> {
-  const shape = [sequences.length, length]
-  const fill = (name: string, outside: number, inside: (id: number) => number): [string, Tensor] => {
-    const data = new Int32Array(sequences.length * length).fill(outside)
-    sequences.forEach((ids, row) => {
-      for (let i = 0; i < ids.length; i++) data[row * length + i] = inside(ids[i] as number)
-    })
-    return session.inputs.get(name)?.dtype === 'int32'
-      ? [name, { dtype: 'int32', shape, data }]
-      : [name, { dtype: 'int64', shape, data: BigInt64Array.from(data, BigInt) }]
-  }
-  const all = [
-    fill('input_ids', padId, (id) => id),
-    fill('attention_mask', 0, () => 1),
-    fill('token_type_ids', 0, () => 0),
-  ]
-  return Object.fromEntries(all.filter(([name]) => session.inputs.has(name)))
-}
-
-function asFloat32(tensor: Tensor): Float32Array {
-  if (tensor.data instanceof Float32Array) return tensor.data
-  if (tensor.dtype === 'float16') return float16ToFloat32(tensor.data as Uint16Array)
-  throw new InputError(`The model's output is ${tensor.dtype}; float32 or float16 was expected.`)
-}
-
-/** Token vectors [sequences, length, dimension] -> embeddings [sequences, dimension]. */
-function poolRows(
-  hidden: Float32Array,
-  sequences: Int32Array[],
-  length: number,
+async function originalEngine(
   profile: EncoderProfile,
-): Float32Array {
-  const dimension = hidden.length / (sequences.length * length)
-  const out = new Float32Array(sequences.length * dimension)
-  sequences.forEach((ids, row) => {
-    const [from, to] = pooledRange(profile.pooling, ids.length)
-    const sum = new Float64Array(dimension)
-    for (let token = from; token < to; token++) {
-      const at = (row * length + token) * dimension
-      for (let k = 0; k < dimension; k++) sum[k] = (sum[k] as number) + (hidden[at + k] as number)
-    }
-    let squares = 0
-    for (let k = 0; k < dimension; k++) {
-      sum[k] = (sum[k] as number) / (to - from)
-      squares += (sum[k] as number) ** 2
-    }
-    const norm = profile.normalize ? Math.max(Math.sqrt(squares), 1e-12) : 1
-    for (let k = 0; k < dimension; k++) out[row * dimension + k] = (sum[k] as number) / norm
+  tokenizer: Tokenizer,
+  { threads, device }: EmbedderOptions,
+): Promise<Engine> {
+  const original = await openOriginal(profile, tokenizer.padId, {
+    ...(threads === undefined ? {} : { threads }),
+    ...(device === undefined ? {} : { device }),
   })
-  return out
-}
-
-function pooledRange(pooling: Pooling, length: number): [number, number] {
-  if (pooling === 'mean') return [0, length]
-  return pooling === 'cls' ? [0, 1] : [length - 1, length]
+  return {
+    batches: (sequences, tokenBudget) =>
+      original.mixesTexts
+        ? sequences.map((_, i) => [i])
+        : planBatches(
+            sequences.map(({ length }) => length),
+            { tokenBudget, packed: false },
+          ),
+    embed: original.embed,
+    close: original.close,
+  }
 }

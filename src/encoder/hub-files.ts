@@ -32,8 +32,9 @@ const SAFETENSORS = 'model.safetensors'
 const SAFETENSORS_INDEX = 'model.safetensors.index.json'
 const SHARD = /^model-\d+-of-\d+\.safetensors$/
 const ONNX = 'onnx/model.onnx'
-/** Names of an ONNX graph's external data. */
-const ONNX_DATA = /^onnx\/model\.onnx(_data(_\d+)?|\.data)$/
+/** Whether a path is that of an ONNX graph's external data. */
+const isDataOf = (graph: string, path: string): boolean =>
+  path.startsWith(graph) && /^(_data(_\d+)?|\.data)$/.test(path.slice(graph.length))
 /** Folder of a module, as sentence-transformers names them: 1_Pooling. */
 const MODULE = /^\d+_\w+$/
 
@@ -42,9 +43,15 @@ const MODULE = /^\d+_\w+$/
  * are none, as the ONNX graph; of a bundled query encoder (a folder of its own inside an export) the same.
  *
  * @param bundle name of the bundled query encoder's folder
+ * @param onnxFile a graph inside `onnx/` that is wanted in place of these weights
  * @throws InputError when the listing holds a path that leaves the folder, or no encoder that can be read
  */
-export function encoderFiles(id: string, listed: readonly RepositoryFile[], bundle: string): RepositoryFile[] {
+export function encoderFiles(
+  id: string,
+  listed: readonly RepositoryFile[],
+  bundle: string,
+  onnxFile?: string,
+): RepositoryFile[] {
   for (const { path } of listed) {
     if (!isPlainPath(path))
       throw new InputError(
@@ -52,7 +59,15 @@ export function encoderFiles(id: string, listed: readonly RepositoryFile[], bund
       )
   }
   const files = new Map(listed.map((file) => [file.path, file]))
-  const root = filesBelow([...files.keys()])
+  const root = filesBelow([...files.keys()], onnxFile)
+  if (root.weights.length === 0 && onnxFile !== undefined) {
+    const graphs = [...files.keys()]
+      .filter((path) => /^onnx\/[^/]+\.onnx$/.test(path))
+      .map((path) => posix.basename(path))
+    throw new InputError(
+      `The repository ${id} has no onnx/${onnxFile}; ${graphs.length === 0 ? 'it has no ONNX graphs' : `its ONNX graphs are ${graphs.join(', ')}`}.`,
+    )
+  }
   if (root.weights.length === 0) {
     const pickled = files.has('pytorch_model.bin')
     throw new InputError(
@@ -87,10 +102,13 @@ function isPlainPath(path: string): boolean {
 }
 
 /** The encoder files among `paths`: those in the folder itself and in its modules' folders. */
-function filesBelow(paths: string[]): { small: string[]; weights: string[]; modelFolder: string } {
+function filesBelow(paths: string[], onnxFile?: string): { small: string[]; weights: string[]; modelFolder: string } {
   const here = paths.filter((path) => posix.dirname(path) === '.' || MODULE.test(posix.dirname(path)))
   const small = here.filter((path) => SMALL_FILES.has(posix.basename(path)))
   const modelFolders = [...new Set(here.map((path) => posix.dirname(path)))].sort()
+  const graph = onnxFile === undefined ? ONNX : `onnx/${onnxFile}`
+  const onnx = paths.includes(graph) ? [graph, ...paths.filter((path) => isDataOf(graph, path))] : []
+  if (onnxFile !== undefined) return { small, weights: onnx, modelFolder: '.' }
   for (const folder of modelFolders) {
     const inside = here.filter((path) => posix.dirname(path) === folder)
     const named = (test: (name: string) => boolean): string[] => inside.filter((path) => test(posix.basename(path)))
@@ -100,17 +118,19 @@ function filesBelow(paths: string[]): { small: string[]; weights: string[]; mode
     if (index.length > 0)
       return { small, weights: [...index, ...named((name) => SHARD.test(name))], modelFolder: folder }
   }
-  const onnx = paths.includes(ONNX) ? [ONNX, ...paths.filter((path) => ONNX_DATA.test(path))] : []
   return { small, weights: onnx, modelFolder: '.' }
 }
 
 /**
  * What a folder lacks to be a whole encoder, as far as its own files tell; none when nothing is missing. Meant for snapshots that another
  * program put into the cache, of which it may have fetched only some files.
+ *
+ * @param onnxFile a graph inside `onnx/` that is wanted; a repository of such need not have modules.json
  */
-export async function missingFiles(folder: string): Promise<string[]> {
-  const modules = await readJson(join(folder, 'modules.json'))
-  if (!Array.isArray(modules)) return ['modules.json']
+export async function missingFiles(folder: string, onnxFile?: string): Promise<string[]> {
+  const found = await readJson(join(folder, 'modules.json'))
+  if (!Array.isArray(found) && onnxFile === undefined) return ['modules.json']
+  const modules = Array.isArray(found) ? found : []
   const pathOf = (kind: string): string | undefined => {
     const module = modules.find((m) => typeof m?.type === 'string' && m.type.split('.').at(-1) === kind)
     return typeof module?.path === 'string' ? module.path : undefined
@@ -119,7 +139,8 @@ export async function missingFiles(folder: string): Promise<string[]> {
   const wanted = ['config.json', 'tokenizer.json', 'tokenizer_config.json'].map((name) => posix.join(model, name))
   const pooling = pathOf('Pooling')
   if (pooling !== undefined) wanted.push(posix.join(pooling, 'config.json'))
-  if (!(await exists(join(folder, model, SAFETENSORS)))) {
+  if (onnxFile !== undefined) wanted.push(`onnx/${onnxFile}`)
+  else if (!(await exists(join(folder, model, SAFETENSORS)))) {
     const index = (await readJson(join(folder, model, SAFETENSORS_INDEX))) as { weight_map?: unknown } | undefined
     const shards = typeof index?.weight_map === 'object' && index.weight_map !== null ? index.weight_map : undefined
     if (shards !== undefined)

@@ -1,5 +1,5 @@
 import { copyFile, link, lstat, mkdir, readFile, realpath, rename, rm, symlink } from 'node:fs/promises'
-import { dirname, join, relative } from 'node:path'
+import { basename, dirname, join, relative } from 'node:path'
 import type { HubApiError } from '@huggingface/hub'
 import { reasonOf } from '../support/download.ts'
 import { InputError } from '../support/errors.ts'
@@ -22,6 +22,8 @@ export interface HubOptions {
   accessToken?: string
   /** Never ask the network; HF_HUB_OFFLINE=1 by default. */
   offline?: boolean
+  /** A graph inside `onnx/` that is wanted in place of the weights that are taken otherwise. */
+  onnxFile?: string | undefined
   /** Told the bytes of a download. */
   onProgress?: Progress
 }
@@ -51,14 +53,14 @@ export async function locateEncoder(name: string, options: HubOptions = {}): Pro
   if (name !== '' && (await exists(name))) return { folder: name }
   const { id, revision } = await parseName(name, options.revision)
   const repository = join(options.cacheDir ?? (await hub()).getHFHubCachePath(), `models--${id.replace('/', '--')}`)
-  const cached = await findCached(repository, revision)
+  const cached = await findCached(repository, revision, options.onnxFile)
   if (cached.folder !== undefined) {
-    await unlinkOnnx(cached.folder)
+    await unlinkOnnx(cached.folder, options.onnxFile)
     return { folder: cached.folder, id, revision: cached.commit }
   }
   if (options.offline ?? isOffline()) throw notCached(id, revision, repository, cached.missing)
   const source = await connect(id, revision, options)
-  const folder = await download(source, repository, options.onProgress)
+  const folder = await download(source, repository, options)
   if (revision !== source.commit) await writeFileAtomic(join(repository, 'refs', ...revision.split('/')), source.commit)
   return { folder, id, revision: source.commit }
 }
@@ -102,17 +104,18 @@ interface SnapshotList {
   files: { path: string; size: number }[]
 }
 
-const listPath = (repository: string, commit: string): string => join(repository, '.canopy', `${commit}.json`)
+const listPath = (repository: string, commit: string, onnxFile: string | undefined): string =>
+  join(repository, '.canopy', `${commit}${onnxFile === undefined ? '' : `.${basename(onnxFile)}`}.json`)
 
 /** The snapshot of a revision, if all its files are there: those of the list that a download left, else what an encoder needs. */
-async function findCached(repository: string, revision: string): Promise<Cached> {
+async function findCached(repository: string, revision: string, onnxFile: string | undefined): Promise<Cached> {
   const ref = join(repository, 'refs', ...revision.split('/'))
   const commit = COMMIT.test(revision) ? revision : (await readFile(ref, 'utf8').catch(() => '')).trim()
   const folder = join(repository, 'snapshots', commit)
   if (!COMMIT.test(commit) || !(await exists(folder))) return { commit, folder: undefined, missing: [] }
-  const list = await readList(listPath(repository, commit))
+  const list = await readList(listPath(repository, commit, onnxFile))
   if (list === undefined) {
-    const missing = await missingFiles(folder)
+    const missing = await missingFiles(folder, onnxFile)
     return { commit, folder: missing.length === 0 ? folder : undefined, missing }
   }
   const missing: string[] = []
@@ -170,9 +173,13 @@ function request(source: Pick<RepositorySource, 'hubUrl' | 'accessToken'>) {
 const MOST_FILES = 100_000
 
 /** Downloads what is missing of a commit and links it together. */
-async function download(source: RepositorySource, repository: string, onProgress?: Progress): Promise<string> {
+async function download(
+  source: RepositorySource,
+  repository: string,
+  { onnxFile, onProgress }: Pick<HubOptions, 'onnxFile' | 'onProgress'>,
+): Promise<string> {
   const { id, commit } = source
-  const files = encoderFiles(id, await listRepository(source), QUERY_FOLDER)
+  const files = encoderFiles(id, await listRepository(source), QUERY_FOLDER, onnxFile)
   const folder = join(repository, 'snapshots', commit)
   const phase = `downloading ${id}`
   const total = files.reduce((sum, { size }) => sum + size, 0)
@@ -191,9 +198,9 @@ async function download(source: RepositorySource, repository: string, onProgress
   } catch (error) {
     throw fileError(error, `cannot store ${id} in the cache`, repository)
   }
-  await unlinkOnnx(folder)
+  await unlinkOnnx(folder, onnxFile)
   const list: SnapshotList = { choice: CHOICE, files: files.map(({ path, size }) => ({ path, size })) }
-  await writeFileAtomic(listPath(repository, commit), `${JSON.stringify(list)}\n`)
+  await writeFileAtomic(listPath(repository, commit, onnxFile), `${JSON.stringify(list)}\n`)
   return folder
 }
 
@@ -236,9 +243,12 @@ async function linkBlob(blob: string, path: string): Promise<void> {
  * ONNX Runtime looks for a graph's external data beside the graph's real file, and refuses links out of that folder. Where there is
  * such data, graph and data become real files of the snapshot (hard links: no space is taken).
  */
-async function unlinkOnnx(snapshot: string): Promise<void> {
-  for (const below of ['.', QUERY_FOLDER]) {
-    const graph = join(snapshot, below, 'onnx', 'model.onnx')
+async function unlinkOnnx(snapshot: string, onnxFile = 'model.onnx'): Promise<void> {
+  for (const [below, name] of [
+    ['.', onnxFile],
+    [QUERY_FOLDER, 'model.onnx'],
+  ] as const) {
+    const graph = join(snapshot, below, 'onnx', name)
     const data: string[] = []
     for (const end of ['_data', '.data']) if (await exists(`${graph}${end}`)) data.push(`${graph}${end}`)
     for (let i = 1; await exists(`${graph}_data_${i}`); i++) data.push(`${graph}_data_${i}`)

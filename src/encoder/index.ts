@@ -20,12 +20,22 @@ export {
   firstOccurrences,
   openEmbedder,
 } from './embed.ts'
+export { type EncoderGraph, encoderGraph } from './graph.ts'
 export { type HubOptions, type LocatedEncoder, locateEncoder, QUERY_FOLDER } from './hub.ts'
+export {
+  arithmeticOf,
+  type EncoderModule,
+  type ImportedModel,
+  type ImportedModule,
+  readImported,
+  type Storage,
+} from './imported/index.ts'
 export {
   type Adapter,
   adapterHash,
   initialLora,
   type LinearModule,
+  type LoraOptions,
   type LoraTarget,
   loraA,
   loraB,
@@ -33,6 +43,7 @@ export {
   mergedWeight,
   selectTargets,
 } from './lora.ts'
+export { chosenModules, encoderModules } from './modules.ts'
 export {
   bestRowLength,
   type PackedBatch,
@@ -43,6 +54,7 @@ export {
   poolMatrix,
   type RowCosts,
   rowLengthFor,
+  runTokens,
 } from './pack.ts'
 export { type EncoderPair, openPair, type PairOptions, readEncoderPair } from './pair.ts'
 export { createRandomBert, type RandomBertOptions } from './random-bert.ts'

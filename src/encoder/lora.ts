@@ -15,6 +15,17 @@ export interface LoraTarget extends LinearModule {
   alpha: number
 }
 
+/** Which linear maps of a graph get a low-rank update, and how it is computed. */
+export interface LoraOptions {
+  lora?: LoraTarget[]
+  /**
+   * `merged` (the default): added to the weight in every run, where the weight is stored as float32 and is the map's own. `beside`:
+   * computed beside the map, for weights in half precision, in which an update of less than a thousandth of the weight would be
+   * lost.
+   */
+  update?: 'merged' | 'beside'
+}
+
 /** LoRA matrices with what they adapt. */
 export interface Adapter {
   targets: LoraTarget[]
@@ -52,7 +63,7 @@ export function selectTargets<T extends LinearModule>(modules: readonly T[], pat
     if (found.length === 0) {
       const names = [...new Set(modules.map(({ module }) => module.replace(/\.\d+\./g, '.*.')))]
       throw new InputError(
-        `The pattern "${pattern}" names no linear module of the encoder; it has ${names.join(', ')}.`,
+        `The pattern "${pattern}" names no linear module of the encoder${isExpression(pattern) ? ' (an expression has to match the whole name)' : ''}; it has ${names.join(', ')}.`,
       )
     }
     for (const module of found) chosen.add(module)
@@ -60,9 +71,11 @@ export function selectTargets<T extends LinearModule>(modules: readonly T[], pat
   return modules.filter((module) => chosen.has(module))
 }
 
+const isExpression = (pattern: string): boolean => /[\\^$*+?()[\]{}|]/.test(pattern)
+
 function matcher(pattern: string): (module: string) => boolean {
   if (pattern === 'all-linear') return () => true
-  if (!/[\\^$*+?()[\]{}|]/.test(pattern)) return (module) => module === pattern || module.endsWith(`.${pattern}`)
+  if (!isExpression(pattern)) return (module) => module === pattern || module.endsWith(`.${pattern}`)
   let expression: RegExp
   try {
     expression = new RegExp(`^(?:${pattern})$`)

@@ -10,7 +10,7 @@ import {
   checkQueryEncoder,
   readCanopySettings,
 } from './canopy.ts'
-import { type EncoderProfile, readEncoder } from './checkpoint.ts'
+import { type EncoderProfile, type ReadEncoderOptions, readEncoder } from './checkpoint.ts'
 import { type Embedder, type EmbedderOptions, openEmbedder } from './embed.ts'
 import { type HubOptions, locateEncoder, QUERY_FOLDER } from './hub.ts'
 import type { Adapter } from './lora.ts'
@@ -28,12 +28,15 @@ export interface EncoderPair {
   trained: boolean
 }
 
-/** Revisions belong to the names here: `org/name@revision`. */
+/** Revisions belong to the names here: `org/name@revision`; an ONNX file to the node encoder. */
 export interface PairOptions extends Omit<HubOptions, 'revision'> {
   /** Folder of a LoRA adapter over the encoder. */
   adapter?: string | undefined
   /** Folder or Hugging Face id of f0. By default the one inside the export, else the encoder itself without any adapter. */
   queryEncoder?: string | undefined
+  /** How token vectors become embeddings, for folders that do not say so; f0 too, where its folder does not. */
+  pooling?: ReadEncoderOptions['pooling'] | undefined
+  normalize?: boolean | undefined
 }
 
 /**
@@ -44,36 +47,55 @@ export interface PairOptions extends Omit<HubOptions, 'revision'> {
  *   not fit its canopy.json
  */
 export async function readEncoderPair(encoder: string, options: PairOptions = {}): Promise<EncoderPair> {
-  const read = async (name: string): Promise<EncoderProfile> => {
-    const { folder, ...known } = await locateEncoder(name, options)
-    return readEncoder(folder, known)
+  const { onnxFile, pooling, normalize } = options
+  const stated = { ...(pooling !== undefined && { pooling }), ...(normalize !== undefined && { normalize }) }
+  const { folder, ...known } = await locateEncoder(encoder, options)
+  const profile = await readEncoder(folder, {
+    ...known,
+    ...((await saysPooling(folder)) ? {} : stated),
+    ...(onnxFile !== undefined && { kind: 'onnx', onnxFile }),
+  })
+  if ((pooling ?? profile.pooling) !== profile.pooling || (normalize ?? profile.normalize) !== profile.normalize)
+    throw new InputError(
+      `The folder itself says how embeddings are made: pooling ${profile.pooling}, ${profile.normalize ? '' : 'not '}normalised. Leave out --pooling and --normalize.`,
+      { file: join(profile.folder, 'modules.json') },
+    )
+  /** f0, whose graph is the one that the node encoder was trained with. */
+  const read = async (name: string, graph: string | undefined): Promise<EncoderProfile> => {
+    const { folder, ...known } = await locateEncoder(name, { ...options, onnxFile: graph })
+    return readEncoder(folder, {
+      ...known,
+      ...((await saysPooling(folder)) ? {} : stated),
+      ...(graph !== undefined && { kind: 'onnx', onnxFile: graph }),
+    })
   }
-  const profile = await read(encoder)
   const adapter = options.adapter === undefined ? undefined : await readAdapter(options.adapter, profile)
   const settingsFolder = options.adapter ?? profile.folder
-  const known = await readCanopySettings(settingsFolder)
-  const query = await readQueryEncoder(profile, options, known, read)
-  if (known !== undefined) {
+  const trained = await readCanopySettings(settingsFolder)
+  const query = await readQueryEncoder(profile, options, trained, read)
+  if (trained !== undefined) {
     const file = join(resolve(settingsFolder), CANOPY_FILE)
-    checkNodeEncoder(known, profile, file)
-    checkQueryEncoder(known, query, file)
+    checkNodeEncoder(trained, profile, file)
+    checkQueryEncoder(trained, query, file)
   }
   return {
     encoder: profile,
     adapter,
     query,
-    settings: known ?? canopySettings(profile, query, { title: true, tableFormat: 'markdown', branching: 2 }),
-    trained: known !== undefined,
+    settings: trained ?? canopySettings(profile, query, { title: true, tableFormat: 'markdown', branching: 2 }),
+    trained: trained !== undefined,
   }
 }
+
+const saysPooling = (folder: string): Promise<boolean> => exists(join(folder, 'modules.json'))
 
 async function readQueryEncoder(
   profile: EncoderProfile,
   options: PairOptions,
   settings: CanopySettings | undefined,
-  read: (name: string) => Promise<EncoderProfile>,
+  read: (name: string, graph: string | undefined) => Promise<EncoderProfile>,
 ): Promise<EncoderProfile> {
-  if (options.queryEncoder !== undefined) return read(options.queryEncoder)
+  if (options.queryEncoder !== undefined) return read(options.queryEncoder, settings?.queryEncoder.onnxFile)
   const bundled = join(profile.folder, QUERY_FOLDER)
   if (await exists(bundled)) return readEncoder(bundled)
   if (settings === undefined || settings.queryEncoder.fingerprint === profile.fingerprint) return profile

@@ -1,5 +1,6 @@
 import { Worker } from 'node:worker_threads'
 import type { TableFormatName } from '../hierarchy/index.ts'
+import type { Device } from '../onnx/index.ts'
 import { InputError } from '../support/errors.ts'
 import type { Progress } from '../support/progress.ts'
 import type { PairOptions } from './pair.ts'
@@ -14,6 +15,8 @@ export interface OpenEncoderOptions extends PairOptions {
   branching?: number
   /** Threads of ONNX Runtime; all processors by default. */
   threads?: number
+  /** Where the encoders run; the CPU by default. */
+  device?: Device
   /** Tokens computed at once; bounds memory. */
   tokenBudget?: number
   /** Folder of the embedding cache; none is kept where absent. */

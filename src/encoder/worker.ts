@@ -24,9 +24,10 @@ function placeOf({ file, line }: InputError): { file?: string; line?: number } {
 
 async function serve(): Promise<void> {
   const pair = await readEncoderPair(folder, { ...options, onProgress: (event) => send({ kind: 'progress', event }) })
-  const { threads, tokenBudget, cache } = options
+  const { threads, device, tokenBudget, cache } = options
   const encoders = await openPair(pair, {
     ...(threads === undefined ? {} : { threads }),
+    ...(device === undefined ? {} : { device }),
     ...(tokenBudget === undefined ? {} : { tokenBudget }),
     ...(cache === undefined ? {} : { cache }),
   })

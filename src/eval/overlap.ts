@@ -135,4 +135,4 @@ export function createOverlapCounter(data: TrainingData): { add(question: Questi
 const questionHash = (question: Question): string => hash(`question\0${question.id}\0${question.question}`)
 const itemHash = (id: string): string => hash(`item\0${id}`)
 const sourceHash = (source: string): string => hash(`source\0${source}`)
-const hash = (text: string): string => createHash('sha256').update(text).digest('hex').slice(0, 16)
+const hash = (text: string): string => createHash('sha256').update(text).digest().toString('hex', 0, 8)

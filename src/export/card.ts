@@ -26,7 +26,7 @@ tags: [canopy, node-encoder, onnx]
 # CANOPY node encoder over ${base}
 
 Scores the regions of retrieved items for refinement (CANOPY, arXiv 2610.00923): s(question, region) =
-cos(f0(question), fθ(region)). This folder is fθ, as ONNX in fp32. **Questions are embedded by f0, which is ${query}, not by this
+cos(f0(question), fθ(region)). This folder is fθ, as ONNX ${profile.kind === 'onnx' ? 'in the form and the types of the graph that it was trained over' : 'in fp32'}. **Questions are embedded by f0, which is ${query}, not by this
 model**${bundled ? ' (it lies in `query-encoder/`)' : ''}; \`canopy.json\` holds its fingerprint.
 
 | setting | value |
@@ -50,7 +50,11 @@ before, or embed them with canopy-encoder, sentence-transformers or your own cal
 ## Measured
 
 Against the trained graph, ${check.texts} texts of which ${check.truncated} over-long: smallest cosine ${check.minCosine.toFixed(7)},
-largest difference ${check.maxDifference.toExponential(1)}.
+largest difference ${check.maxDifference.toExponential(1)}${
+    check.unrounded === undefined
+      ? ''
+      : `; without the rounding of the file's own arithmetic ${check.unrounded.minCosine.toFixed(7)} and ${check.unrounded.maxDifference.toExponential(1)}`
+  }.
 ${check.refinement === undefined ? '' : refinementText(check.refinement)}
 ${table ?? 'The encoder was not evaluated on a test split.'}
 `

@@ -2,6 +2,7 @@ import { copyFile, mkdir, readdir, readFile, realpath, writeFile } from 'node:fs
 import { basename, dirname, isAbsolute, join, relative, resolve, sep } from 'node:path'
 import {
   type Adapter,
+  arithmeticOf,
   CANOPY_FILE,
   type CanopySettings,
   type Embedder,
@@ -9,19 +10,21 @@ import {
   openEmbedder,
   QUERY_FOLDER,
   readEncoder,
+  readImported,
 } from '../encoder/index.ts'
 import { type TrainingData, writeTrainingData } from '../eval/index.ts'
+import type { Device, Graph } from '../onnx/index.ts'
 import { InputError } from '../support/errors.ts'
 import { atomicFolder, exists } from '../support/files.ts'
 import type { Progress } from '../support/progress.ts'
 import { modelCard } from './card.ts'
-import { writeEncoderFolder } from './folder.ts'
-import { type CheckInstance, failures, type SelfCheck, selfCheck } from './self-check.ts'
+import { MODEL_FILE, type Written, writeEncoderFolder, writePooling } from './folder.ts'
+import { type CheckInstance, type FloatType, failures, type SelfCheck, selfCheck } from './self-check.ts'
 
 export interface ExportOptions {
-  /** The checkpoint. */
+  /** The checkpoint, or the ONNX folder. */
   encoder: EncoderProfile
-  /** LoRA matrices to merge; without them the checkpoint itself is exported. */
+  /** LoRA matrices to merge; without them the encoder itself is exported. */
   adapter?: Adapter | undefined
   /** f0. */
   queryEncoder: EncoderProfile
@@ -39,6 +42,8 @@ export interface ExportOptions {
   /** The toolkit's version. */
   version: string
   threads?: number | undefined
+  /** Where the comparison runs; the CPU where absent. */
+  device?: Device | undefined
   onProgress?: Progress | undefined
   signal?: AbortSignal | undefined
 }
@@ -47,15 +52,12 @@ export interface ExportOptions {
  * Merges the adapter, writes the encoder's folder and checks it against the trained encoder; only then does the folder get its
  * name.
  *
+ * @returns how closely the written files give what was trained, and what became of the adapter
  * @throws InputError when the written files do not give what was trained, or cannot be written; when something stands at
  * `output` that is not an export, or that this one is made from
  */
-export async function exportEncoder(options: ExportOptions): Promise<SelfCheck> {
+export async function exportEncoder(options: ExportOptions): Promise<SelfCheck & Written> {
   const { encoder, adapter, queryEncoder, settings, onProgress, signal } = options
-  if (encoder.kind !== 'checkpoint')
-    throw new InputError('Only checkpoints are exported; this folder holds an ONNX graph already.', {
-      file: encoder.folder,
-    })
   const output = resolve(options.output)
   for (const source of [encoder, queryEncoder])
     if (await liesIn(output, source.folder))
@@ -70,13 +72,13 @@ export async function exportEncoder(options: ExportOptions): Promise<SelfCheck> 
 
   return atomicFolder(output, async (temporary) => {
     onProgress?.({ phase: 'writing', done: 0, total: 1 })
-    await writeEncoderFolder(temporary, encoder, adapter, settings, options.version)
+    const written = await writeEncoderFolder(temporary, encoder, adapter, settings, options.version)
     if (options.bundle) await copyEncoder(queryEncoder, join(temporary, QUERY_FOLDER))
     if (options.trainingData !== undefined) await writeTrainingData(temporary, options.trainingData)
     onProgress?.({ phase: 'writing', done: 1, total: 1 })
     signal?.throwIfAborted()
 
-    const check = await checkFolder(temporary, options)
+    const check = { ...(await checkFolder(temporary, options)), ...written }
     const wrong = failures(check)
     if (wrong.length > 0)
       throw new InputError(`The exported encoder failed its self-check and was not kept: ${wrong.join('; ')}.`, {
@@ -108,9 +110,13 @@ async function mayBeReplaced(output: string): Promise<boolean> {
   }
 }
 
-async function checkFolder(folder: string, options: ExportOptions): Promise<SelfCheck> {
-  const { encoder, adapter, queryEncoder, threads, onProgress } = options
-  const common = threads === undefined ? {} : { threads }
+/** Compares a written folder with the trained encoder. */
+export async function checkFolder(folder: string, options: ExportOptions): Promise<SelfCheck> {
+  const { encoder, adapter, queryEncoder, threads, device, onProgress } = options
+  const common = {
+    ...(threads === undefined ? {} : { threads }),
+    ...(device === undefined ? {} : { device }),
+  }
   const opened: Embedder[] = []
   const open = async (profile: EncoderProfile, more: { adapter?: Adapter } = {}): Promise<Embedder> => {
     const embedder = await openEmbedder(profile, { ...common, ...more })
@@ -119,10 +125,22 @@ async function checkFolder(folder: string, options: ExportOptions): Promise<Self
   }
   onProgress?.({ phase: 'self-check', done: 0, total: 1 })
   try {
+    // with an adapter that changes nothing a graph is computed as training does
+    const noUpdate: Adapter = { targets: [], tensors: new Map(), baseFingerprint: undefined }
+    const written = await readEncoder(folder, { kind: 'onnx' })
+    const graph = encoder.kind === 'onnx' ? (await readImported(encoder)).original : undefined
+    const rounds = graph !== undefined && arithmeticOf(graph) !== 'fp32'
     const check = await selfCheck({
-      trained: await open(encoder, adapter === undefined ? {} : { adapter }),
-      exported: await open(await readEncoder(folder, { kind: 'onnx' })),
+      trained: await open(encoder, { adapter: adapter ?? noUpdate }),
+      exported: await open(written),
       query: await open(queryEncoder),
+      rounding: rounds
+        ? {
+            frozen: { file: await open(encoder), trained: await open(encoder, { adapter: noUpdate }) },
+            exported: await open(written, { adapter: noUpdate }),
+            weights: coarsestFloat(graph),
+          }
+        : undefined,
       instances: options.instances ?? [],
       rendering: options.settings,
       signal: options.signal,
@@ -132,6 +150,11 @@ async function checkFolder(folder: string, options: ExportOptions): Promise<Self
   } finally {
     for (const embedder of opened) await embedder.close()
   }
+}
+
+function coarsestFloat(graph: Graph): FloatType {
+  const types = new Set([...graph.initializers.values()].map(({ dtype }) => dtype))
+  return (['bfloat16', 'float16'] as const).find((type) => types.has(type)) ?? 'float32'
 }
 
 /** What an encoder's folder may hold beside its weights that {@link readEncoder} looks at. */
@@ -155,14 +178,18 @@ async function copyEncoder(profile: EncoderProfile, to: string): Promise<void> {
     })
   const weights = [...new Set([profile.weights, ...profile.weightFiles])]
   const names = [...SMALL_FILES, ...weights.map((file) => relative(profile.folder, file))]
+  // whoever opens the copy looks for this graph
+  const renamed = (name: string): string =>
+    profile.kind === 'onnx' && join(profile.folder, name) === profile.weights ? MODEL_FILE : name
   for (const name of names) {
     if (name.startsWith('..'))
       throw new InputError(`${basename(name)} lies outside the encoder's folder.`, { file: name })
     const from = join(profile.folder, name)
     if (!(await exists(from))) continue
-    await mkdir(dirname(join(to, name)), { recursive: true })
-    await copyFile(from, join(to, name))
+    await mkdir(dirname(join(to, renamed(name))), { recursive: true })
+    await copyFile(from, join(to, renamed(name)))
   }
+  if (!(await exists(join(to, 'modules.json')))) await writePooling(to, profile)
   const copied = await readEncoder(to)
   if (copied.fingerprint !== profile.fingerprint)
     throw new InputError('The copied query encoder differs from the original; its folder changed meanwhile.', {

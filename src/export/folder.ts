@@ -8,10 +8,11 @@ import {
   type Pooling,
   plainEncoder,
 } from '../encoder/index.ts'
-import { encodeModel } from '../onnx/index.ts'
 import { InputError } from '../support/errors.ts'
 import { exists, sha256File } from '../support/files.ts'
+import { adaptedGraph } from './imported.ts'
 import { mergedWeights } from './merge.ts'
+import { writeModel } from './write-model.ts'
 
 /** Tokenizer files that are handed on as they are, where the checkpoint has them. */
 const TOKENIZER_FILES = ['vocab.txt', 'special_tokens_map.json', 'added_tokens.json', 'merges.txt', 'vocab.json']
@@ -19,12 +20,18 @@ const TOKENIZER_FILES = ['vocab.txt', 'special_tokens_map.json', 'added_tokens.j
 /** Weight file inside the folder, where transformers.js and sentence-transformers look for it. */
 export const MODEL_FILE = 'onnx/model.onnx'
 
+/** What became of an adapter: modules whose weights were changed, and modules that got their update beside them. */
+export interface Written {
+  merged: number
+  beside: number
+  /** Quantised weights inside fused operators that became floats, so that updates could be merged into them. */
+  dequantised: number
+}
+
 /**
  * Writes a merged node encoder into an existing, empty folder, in the layout that transformers.js, sentence-transformers
- * (`backend="onnx"`) and plain ONNX Runtime load: the graph in fp32 (opset 17, no contrib operators), config, tokenizer, pooling,
- * and canopy.json.
- *
- * @returns canopy.json as written, with the weights' hash
+ * (`backend="onnx"`) and plain ONNX Runtime load: of a checkpoint the graph in fp32 (opset 17, no contrib operators), of an ONNX
+ * folder its own graph in its own types; config, tokenizer, pooling, and canopy.json with the weights' hashes.
  */
 export async function writeEncoderFolder(
   folder: string,
@@ -32,18 +39,40 @@ export async function writeEncoderFolder(
   adapter: Adapter | undefined,
   settings: CanopySettings,
   producerVersion: string,
-): Promise<CanopySettings> {
-  const graph = plainEncoder(profile, await mergedWeights(profile, adapter))
+): Promise<Written> {
+  const made =
+    profile.kind === 'onnx'
+      ? await adaptedGraph(profile, adapter)
+      : {
+          graph: plainEncoder(profile, await mergedWeights(profile, adapter)),
+          folder: undefined,
+          merged: adapter?.targets ?? [],
+          beside: [],
+          dequantised: [],
+        }
   const info = { name: 'node-encoder', producer: 'canopy-encoder', producerVersion }
   await mkdir(join(folder, 'onnx'))
-  await writeFile(join(folder, MODEL_FILE), encodeModel(graph, info))
+  const files = await writeModel(join(folder, MODEL_FILE), made.graph, made.folder, info)
 
-  await writeJson(join(folder, 'config.json'), { ...profile.config, model_type: profile.architecture })
+  await writeJson(join(folder, 'config.json'), configOf(profile, files.length > 1))
   await writeTokenizer(folder, profile)
   await writeSentenceTransformersFiles(folder, profile)
-  const canopy = { ...settings, files: { [MODEL_FILE]: await sha256File(join(folder, MODEL_FILE)) } }
-  await writeJson(join(folder, CANOPY_FILE), canopy)
-  return canopy
+  const hashes: Record<string, string> = {}
+  for (const file of files) hashes[`onnx/${file}`] = await sha256File(join(folder, 'onnx', file))
+  await writeJson(join(folder, CANOPY_FILE), { ...settings, files: hashes })
+  return { merged: made.merged.length, beside: made.beside.length, dequantised: made.dequantised.length }
+}
+
+/** config.json, with what transformers.js asks of it: whether the weights lie in a second file, and of no other graph. */
+function configOf(profile: EncoderProfile, externalData: boolean): Record<string, unknown> {
+  const { 'transformers.js_config': own, ...config } = profile.config
+  const { use_external_data_format: _, dtype: __, ...rest } = (own ?? {}) as Record<string, unknown>
+  const forTransformersJs = { ...rest, ...(externalData && { use_external_data_format: true }) }
+  return {
+    ...config,
+    model_type: profile.architecture,
+    ...(Object.keys(forTransformersJs).length > 0 && { 'transformers.js_config': forTransformersJs }),
+  }
 }
 
 /** The tokenizer, cutting at the length the encoder was trained with: other programs read the limit from these files. */
@@ -60,7 +89,8 @@ async function writeTokenizer(folder: string, profile: EncoderProfile): Promise<
 
 const poolingNames: Record<Pooling, string> = { mean: 'mean_tokens', cls: 'cls_token', last: 'lasttoken' }
 
-async function writeSentenceTransformersFiles(folder: string, profile: EncoderProfile): Promise<void> {
+/** modules.json and the pooling that it names. */
+export async function writePooling(folder: string, profile: EncoderProfile): Promise<void> {
   const modules = [
     { idx: 0, name: '0', path: '', type: 'sentence_transformers.models.Transformer' },
     { idx: 1, name: '1', path: '1_Pooling', type: 'sentence_transformers.models.Pooling' },
@@ -79,6 +109,10 @@ async function writeSentenceTransformersFiles(folder: string, profile: EncoderPr
     include_prompt: true,
   })
   if (profile.normalize) await mkdir(join(folder, '2_Normalize'), { recursive: true })
+}
+
+async function writeSentenceTransformersFiles(folder: string, profile: EncoderProfile): Promise<void> {
+  await writePooling(folder, profile)
   await writeJson(join(folder, 'sentence_bert_config.json'), {
     max_seq_length: profile.maxLength,
     do_lower_case: profile.lowerCase,

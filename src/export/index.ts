@@ -1,2 +1,3 @@
 export { type ExportOptions, exportEncoder, measuredTable } from './export.ts'
-export type { CheckInstance, SelfCheck } from './self-check.ts'
+export type { Written } from './folder.ts'
+export type { CheckInstance, Comparison, SelfCheck } from './self-check.ts'

@@ -1,5 +1,10 @@
+import { normalAxis } from './attributes.ts'
+import { symbolsOf } from './dims.ts'
+import { dtypeNumber } from './dtypes.ts'
 import type { Attribute, Dim, DType, ExternalTensor, Graph, Node, Tensor, ValueType } from './graph.ts'
-import { broadcast, dtypeNumber, inferNodeTypes, normalAxis, sliceLength } from './shapes.ts'
+import { int64 } from './known.ts'
+import { broadcast, sliceLength } from './shape-rules/rule.ts'
+import { inferNodeTypes } from './shapes.ts'
 
 export interface NodeOptions {
   attributes?: Record<string, Attribute>
@@ -24,6 +29,8 @@ export class GraphBuilder {
   private readonly sizes = new Map<string, { value: string; axis: number }>()
   private readonly constants = new Map<string, string>()
   private readonly sizeValues = new Map<string, string>()
+  /** Symbols in use, those among them that no value here has yet. */
+  private readonly reserved = new Set<string>()
   private counter = 0
 
   constructor(opset = 17) {
@@ -43,6 +50,20 @@ export class GraphBuilder {
       g.names.add(name)
       g.setType(name, type)
     }
+    return g
+  }
+
+  /**
+   * A builder for a graph in the place of `graph`: it has that graph's inputs, initializers and outputs, and its nodes
+   * are yet to come, by {@link take} as they are or as others. No new value takes a name, and no new size a symbol, of
+   * `graph`.
+   */
+  static rewriting(graph: Graph): GraphBuilder {
+    const given = [...graph.inputs, ...graph.initializers.keys()]
+    const types = new Map(given.flatMap((name) => typed(graph, name)))
+    const g = GraphBuilder.from({ ...graph, nodes: [], types })
+    for (const node of graph.nodes) for (const name of [node.name, ...node.outputs]) g.names.add(name)
+    for (const { shape } of graph.types.values()) g.reserve(shape)
     return g
   }
 
@@ -104,7 +125,7 @@ export class GraphBuilder {
     if (known !== undefined) return known
     const data =
       dtype === 'int64'
-        ? BigInt64Array.from(values, (v) => BigInt(v))
+        ? BigInt64Array.from(values, int64)
         : dtype === 'int32'
           ? Int32Array.from(values)
           : dtype === 'bool'
@@ -145,6 +166,15 @@ export class GraphBuilder {
     return outputs
   }
 
+  /** Adds a node as it is. Outputs of unknown type are values that only other nodes taken so can read. */
+  take(node: Node, types: (ValueType | undefined)[]): void {
+    this.graph.nodes.push(node)
+    node.outputs.forEach((output, i) => {
+      const type = types[i]
+      if (output !== '' && type !== undefined) this.setType(output, type)
+    })
+  }
+
   /** Adds a node of one output and returns that output's name. */
   one(op: string, inputs: string[], options: NodeOptions = {}): string {
     return this.node(op, inputs, options)[0] as string
@@ -155,11 +185,12 @@ export class GraphBuilder {
    * (LayerNormalization's statistics, say). Graphs that share the node keep it as it was.
    */
   withOutputs(node: Node, count: number): string[] {
-    const at = this.graph.nodes.findIndex((n) => n.outputs[0] === node.outputs[0])
+    const [own] = node.outputs.filter((output) => output !== '')
+    const at = this.graph.nodes.findIndex((n) => own !== undefined && n.outputs.includes(own))
     const current = this.graph.nodes[at]
     if (current === undefined) throw new Error(`The graph has no node "${node.name}"`)
     const outputs = Array.from({ length: Math.max(count, current.outputs.length) }, (_, i) =>
-      current.outputs[i] ? current.outputs[i] : this.unique(`${current.outputs[0]}_${i}`),
+      current.outputs[i] ? current.outputs[i] : this.unique(`${own}_${i}`),
     )
     const asked = { ...current, outputs }
     const types = inferred(asked, this.graph, () => this.freshSymbol())
@@ -251,7 +282,8 @@ export class GraphBuilder {
   reduceMean = (x: string, axes: number[], keep = false) => this.reduceWithAxes('ReduceMean', x, axes, keep)
   reduceMax = (x: string, axes: number[], keep = false) => this.reduceWithAxes('ReduceMax', x, axes, keep)
 
-  private reduceWithAxes(op: string, x: string, axes: number[], keep: boolean): string {
+  /** A reduction by its axes, an attribute before opset 18 and an input from there on (ReduceSum: always an input). */
+  reduceWithAxes(op: string, x: string, axes: number[], keep: boolean): string {
     const keepdims: Attribute = { i: keep ? 1 : 0 }
     return this.graph.opset < 18
       ? this.one(op, [x], { attributes: { keepdims, axes: { ints: axes } } })
@@ -266,14 +298,21 @@ export class GraphBuilder {
     const unknown = dims.filter((d) => typeof d === 'string' && !this.sizes.has(d))
     if (unknown.length > 1) throw new Error(`reshape to [${dims.join(', ')}]: more than one unknown size`)
     const symbols = dims.filter((d) => typeof d === 'string')
+    // a 0 means the input's size otherwise, and no -1 may stand beside one that does not
+    const isEmpty = dims.includes(0)
+    if (isEmpty && unknown.length > 0) throw new Error(`reshape to [${dims.join(', ')}]: an unknown size beside a 0`)
     const shape =
-      symbols.length <= 1
+      symbols.length <= 1 && !isEmpty
         ? this.constant(
             dims.map((d) => (typeof d === 'string' ? -1 : d)),
             'int64',
           )
         : this.shapeValue(dims.map((d) => (d === unknown[0] ? -1 : d)))
-    return this.one('Reshape', [x, shape], { ...named(name), types: [{ dtype: this.type(x).dtype, shape: dims }] })
+    return this.one('Reshape', [x, shape], {
+      ...named(name),
+      ...(isEmpty ? { attributes: { allowzero: { i: 1 } } } : {}),
+      types: [{ dtype: this.type(x).dtype, shape: dims }],
+    })
   }
 
   /** Broadcasts `x` to `dims`, whose symbols are known. */
@@ -357,15 +396,20 @@ export class GraphBuilder {
   freshSymbol(): string {
     let symbol: string
     do symbol = `size_${this.counter++}`
-    while (this.sizes.has(symbol))
+    while (this.reserved.has(symbol))
     return symbol
   }
 
   private setType(name: string, type: ValueType): void {
     this.graph.types.set(name, type)
+    this.reserve(type.shape)
     type.shape.forEach((d, axis) => {
       if (typeof d === 'string' && !this.sizes.has(d)) this.sizes.set(d, { value: name, axis })
     })
+  }
+
+  private reserve(shape: Dim[]): void {
+    for (const symbol of shape.flatMap(symbolsOf)) this.reserved.add(symbol)
   }
 
   private claim(name: string): void {
@@ -388,6 +432,11 @@ export class GraphBuilder {
 
 export function sameShape(a: Dim[], b: Dim[]): boolean {
   return a.length === b.length && a.every((d, i) => d === b[i])
+}
+
+function typed(graph: Graph, name: string): [string, ValueType][] {
+  const type = graph.types.get(name)
+  return type === undefined ? [] : [[name, type]]
 }
 
 function named(name: string | undefined): NodeOptions {

@@ -1,7 +1,25 @@
 /** Element types that graphs here use, by their ONNX names in lower case. */
-export type DType = 'float32' | 'float16' | 'bfloat16' | 'float64' | 'int8' | 'uint8' | 'int32' | 'int64' | 'bool'
+export type DType =
+  | 'float32'
+  | 'float16'
+  | 'bfloat16'
+  | 'float64'
+  | 'int4'
+  | 'uint4'
+  | 'int8'
+  | 'uint8'
+  | 'int16'
+  | 'uint16'
+  | 'int32'
+  | 'uint32'
+  | 'int64'
+  | 'uint64'
+  | 'bool'
 
-/** A dimension: its size, or the name of one that is known only when the graph runs. Equal names are equal sizes. */
+/**
+ * A dimension: its size, or the name of one that is known only when the graph runs. Equal names are equal sizes. Names may
+ * be sums of products of other names, `batch*sequence` or `past + 1`, in the one order that `dims.ts` writes.
+ */
 export type Dim = number | string
 
 export interface ValueType {
@@ -9,9 +27,22 @@ export interface ValueType {
   shape: Dim[]
 }
 
-export type TensorData = Float32Array | Float64Array | Uint16Array | Int8Array | Uint8Array | Int32Array | BigInt64Array
+export type TensorData =
+  | Float32Array
+  | Float64Array
+  | Int8Array
+  | Uint8Array
+  | Int16Array
+  | Uint16Array
+  | Int32Array
+  | Uint32Array
+  | BigInt64Array
+  | BigUint64Array
 
-/** A tensor in memory; float16 and bfloat16 as their bits in a Uint16Array, bool as a Uint8Array of 0 and 1. */
+/**
+ * A tensor in memory; float16 and bfloat16 as their bits in a Uint16Array, bool as a Uint8Array of 0 and 1, int4 and uint4
+ * two to the byte in a Uint8Array, the first in the lower half.
+ */
 export interface Tensor {
   dtype: DType
   shape: number[]
@@ -34,6 +65,10 @@ export type Attribute =
   | { floats: number[] }
   | { strings: string[] }
   | { t: Tensor }
+  | { g: Subgraph }
+
+/** A branch of an If node. It has no inputs: it reads the values of the graph around it by their names. */
+export type Subgraph = Pick<Graph, 'outputs' | 'nodes' | 'initializers' | 'types'>
 
 export interface Node {
   op: string
@@ -44,6 +79,8 @@ export interface Node {
   inputs: string[]
   outputs: string[]
   attributes: Record<string, Attribute>
+  /** What the exporter noted about the node (NodeProto.metadata_props), where it did. */
+  metadata?: Record<string, string>
 }
 
 /**

@@ -1,7 +1,7 @@
 import type { Graph, Node } from './graph.ts'
 
 /** Operators whose later outputs are optional, and cost time where they are asked for. */
-const optionalOutputs = new Set(['LayerNormalization', 'SkipLayerNormalization', 'Dropout'])
+const optionalOutputs = new Set(['LayerNormalization', 'SkipLayerNormalization', 'Dropout', 'MaxPool'])
 
 /**
  * The part of a graph that its outputs need. ONNX Runtime runs every node of a graph, also those whose results nobody

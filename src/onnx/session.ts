@@ -1,10 +1,13 @@
 import { realpath } from 'node:fs/promises'
-import * as ort from 'onnxruntime-node'
+import type * as ort from 'onnxruntime-node'
 import { InputError } from '../support/errors.ts'
 import { checkGraph } from './check.ts'
 import type { Dim, DType, Graph, Tensor, ValueType } from './graph.ts'
+import { beginProfile, type Placement, type Profile } from './placement.ts'
+import { type Device, deviceFault, loadRuntime, providerSettings, type Runtime } from './providers.ts'
 import { encodeModel } from './serialise.ts'
 import { checkTensor, isExternal } from './tensor.ts'
+import { forWebgpu } from './webgpu.ts'
 
 export interface SessionOptions {
   /** Folder of the files that the graph's external tensors name. */
@@ -13,8 +16,10 @@ export interface SessionOptions {
   threads?: number
   /** ONNX Runtime's graph optimisations; `all` where absent. They change results in the last bits. */
   optimization?: 'disabled' | 'basic' | 'extended' | 'all'
-  /** Execution providers in order of preference; the CPU where absent. */
-  providers?: string[]
+  /** Where the graph runs; the CPU where absent. Nodes for which another device has no kernel run on the CPU beside it. */
+  device?: Device
+  /** Told after the first run on another device than the CPU which nodes ran where. */
+  onPlacement?: (placement: Placement) => void
 }
 
 /** A loaded graph. It holds native memory until it is released. */
@@ -35,11 +40,14 @@ export interface Session {
  * Loads a graph, or the bytes or the path of an ONNX file, into ONNX Runtime. A path loads any size and finds external
  * data beside the file; a graph or bytes need `externalFolder` for it.
  *
- * @throws InputError when ONNX Runtime refuses the model or does not find its external data.
+ * @throws InputError when ONNX Runtime refuses the model or does not find its external data, and when the device is not there;
+ *   it never runs elsewhere instead
  */
 export async function openSession(source: Graph | Uint8Array | string, options: SessionOptions = {}): Promise<Session> {
+  const device = options.device ?? 'cpu'
+  const runtime = await loadRuntime()
   const settings: ort.InferenceSession.SessionOptions = {
-    executionProviders: options.providers ?? ['cpu'],
+    ...providerSettings(device, runtime),
     graphOptimizationLevel: options.optimization ?? 'all',
     executionMode: 'sequential',
     interOpNumThreads: 1,
@@ -52,14 +60,57 @@ export async function openSession(source: Graph | Uint8Array | string, options: 
   }
   // Idle threads that spin cost a busy machine about a third of its speed or more, and give a quiet one a few percent.
   const session: Record<string, unknown> = { intra_op: { allow_spinning: '0' } }
+  if (typeof source === 'object' && !(source instanceof Uint8Array)) {
+    // ONNX Runtime would multiply by quantised weights in int8 (MatMulNBits), activations too; graphs mean what they say.
+    session.disable_quant_qdq = '1'
+    // Products with weights packed beforehand sum in another order than those with matrices that a run makes. Without packing a
+    // map with a LoRA update of zero gives the bits of the map itself, and no session holds copies of its weights; no slower.
+    session.disable_prepacking = '1'
+  }
   if (options.externalFolder !== undefined)
     session.model_external_initializers_file_folder_path = await realFolder(options.externalFolder)
   settings.extra = { session }
-  const created = await create(source, options, settings)
-  return wrap(created, typeof source === 'object' && !(source instanceof Uint8Array) ? source : undefined)
+  const profile = device === 'cpu' ? undefined : await beginProfile()
+  try {
+    const created = await create(runtime, source, options, { ...settings, ...profile?.settings })
+    const graph = typeof source === 'object' && !(source instanceof Uint8Array) ? source : undefined
+    const opened = wrap(runtime, created, device, graph)
+    return profile === undefined ? opened : placed(opened, created, profile, { ...options, device })
+  } catch (error) {
+    await profile?.discard()
+    throw error
+  }
+}
+
+/** A session that looks after its first run at where nodes ran. */
+function placed(
+  session: Session,
+  created: ort.InferenceSession,
+  profile: Profile,
+  { device, onPlacement }: Pick<SessionOptions, 'onPlacement'> & { device: Device },
+): Session {
+  let looked = false
+  return {
+    ...session,
+    async run(feeds) {
+      const results = await session.run(feeds)
+      if (looked) return results
+      looked = true
+      const placement = await profile.placement(created, device)
+      if (placement.onDevice === 0)
+        throw new InputError(`No node of the graph ran on ${device}: it has no kernel for any of them.`)
+      onPlacement?.(placement)
+      return results
+    },
+    async release() {
+      await session.release()
+      await profile.discard()
+    },
+  }
 }
 
 async function create(
+  runtime: Runtime,
   source: Graph | Uint8Array | string,
   options: SessionOptions,
   settings: ort.InferenceSession.SessionOptions,
@@ -69,15 +120,22 @@ async function create(
     const file = await realpath(source).catch((e: NodeJS.ErrnoException) => {
       throw new InputError(`there is no ONNX model here (${e.code ?? e.message})`, { file: source }, e)
     })
-    return ort.InferenceSession.create(file, settings).catch((e: Error) => {
-      throw new InputError(`ONNX Runtime cannot load this model: ${reason(e)}`, { file: source }, e)
+    return runtime.InferenceSession.create(file, settings).catch((e: Error) => {
+      throw (
+        deviceFault(options.device ?? 'cpu', reason(e)) ??
+        new InputError(`ONNX Runtime cannot load this model: ${reason(e)}`, { file: source }, e)
+      )
     })
   }
   if (!(source instanceof Uint8Array)) checkExternal(source, options)
-  const bytes = source instanceof Uint8Array ? source : encodeModel(source)
-  return ort.InferenceSession.create(bytes, settings).catch((e: Error) => {
+  const bytes =
+    source instanceof Uint8Array ? source : encodeModel(options.device === 'webgpu' ? forWebgpu(source) : source)
+  return runtime.InferenceSession.create(bytes, settings).catch((e: Error) => {
     const place = options.externalFolder === undefined ? '' : ` with weights in ${options.externalFolder}`
-    throw new InputError(`ONNX Runtime cannot load the graph${place}: ${reason(e)}`, {}, e)
+    throw (
+      deviceFault(options.device ?? 'cpu', reason(e)) ??
+      new InputError(`ONNX Runtime cannot load the graph${place}: ${reason(e)}`, {}, e)
+    )
   })
 }
 
@@ -96,18 +154,26 @@ async function realFolder(folder: string): Promise<string> {
   }
 }
 
-/** ONNX Runtime's own words, without the addresses of its source lines. */
+/** ONNX Runtime's own words in one line, without the addresses of its source lines. */
 function reason(e: Error): string {
-  return e.message.replace(/^Error: /, '').replace(/\/\S*\/(?=[\w.]+:\d+ )/g, '')
+  return e.message
+    .trim()
+    .replace(/\s+/g, ' ')
+    .replace(/^Error: /, '')
+    .replace(/\/\S*\/(?=[\w.]+:\d+ )/g, '')
 }
 
-function wrap(session: ort.InferenceSession, graph: Graph | undefined): Session {
+function wrap(runtime: Runtime, session: ort.InferenceSession, device: Device, graph: Graph | undefined): Session {
   const inputs = new Map<string, ValueType>()
   for (const meta of session.inputMetadata) {
     if (!meta.isTensor) throw new InputError(`the model's input "${meta.name}" is no tensor`)
     const shape = meta.shape.map((d): Dim => (typeof d === 'string' && d === '' ? '?' : d))
     inputs.set(meta.name, graph?.types.get(meta.name) ?? { dtype: meta.type as DType, shape })
   }
+  // Some (int4) end the process where they are returned.
+  for (const meta of session.outputMetadata)
+    if (meta.isTensor && !known.has(meta.type))
+      throw new InputError(`the model's output "${meta.name}" is ${meta.type}, which is not supported`)
   let open = true
   return {
     inputs,
@@ -116,9 +182,9 @@ function wrap(session: ort.InferenceSession, graph: Graph | undefined): Session 
       if (!open) throw new Error('The session has been released')
       checkFeeds(inputs, feeds)
       const native: Record<string, ort.Tensor> = {}
-      for (const [name, tensor] of Object.entries(feeds)) native[name] = toNative(name, tensor)
+      for (const [name, tensor] of Object.entries(feeds)) native[name] = toNative(runtime, name, tensor)
       const results = await session.run(native).catch((e: Error) => {
-        throw new Error(`ONNX Runtime failed: ${reason(e)}`, { cause: e })
+        throw deviceFault(device, reason(e)) ?? new Error(`ONNX Runtime failed: ${reason(e)}`, { cause: e })
       })
       return Object.fromEntries(
         session.outputNames.map((name) => [name, fromNative(name, results[name] as ort.Tensor)]),
@@ -163,10 +229,10 @@ function checkFeeds(inputs: Map<string, ValueType>, feeds: Record<string, Tensor
   }
 }
 
-function toNative(name: string, tensor: Tensor): ort.Tensor {
-  if (tensor.dtype === 'bfloat16')
-    throw new TypeError(`The input "${name}" is bfloat16, which ONNX Runtime's Node binding does not pass on`)
-  return new ort.Tensor(tensor.dtype, tensor.data as ort.Tensor.DataType, tensor.shape)
+function toNative(runtime: Runtime, name: string, tensor: Tensor): ort.Tensor {
+  if (!known.has(tensor.dtype))
+    throw new TypeError(`The input "${name}" is ${tensor.dtype}, which ONNX Runtime's Node binding does not pass on`)
+  return new runtime.Tensor(tensor.dtype as ort.Tensor.Type, tensor.data as ort.Tensor.DataType, tensor.shape)
 }
 
 function fromNative(name: string, tensor: ort.Tensor): Tensor {
@@ -180,4 +246,12 @@ function fromNative(name: string, tensor: ort.Tensor): Tensor {
   return { dtype: tensor.type as DType, shape: [...tensor.dims], data }
 }
 
-const known = new Set<string>(['float32', 'float16', 'float64', 'int8', 'uint8', 'int32', 'int64', 'bool'])
+const known = new Set<string>(
+  ['float32', 'float16', 'float64', 'int8', 'uint8', 'int16', 'uint16'].concat([
+    'int32',
+    'uint32',
+    'int64',
+    'uint64',
+    'bool',
+  ]),
+)

@@ -5,16 +5,27 @@ const sizes: Record<DType, number> = {
   float16: 2,
   bfloat16: 2,
   float64: 8,
+  int4: 0.5,
+  uint4: 0.5,
   int8: 1,
   uint8: 1,
+  int16: 2,
+  uint16: 2,
   int32: 4,
+  uint32: 4,
   int64: 8,
+  uint64: 8,
   bool: 1,
 }
 
-/** Bytes that one element takes. */
+/** Bytes that one element takes: half a byte for int4 and uint4. */
 export function elementSize(dtype: DType): number {
   return sizes[dtype]
+}
+
+/** Bytes that a tensor takes; two 4-bit elements share one, the last perhaps alone. */
+export function byteLength(dtype: DType, shape: readonly number[]): number {
+  return Math.ceil(elementCount(shape) * sizes[dtype])
 }
 
 /** How many elements a shape holds; 1 for a scalar's empty shape. */
@@ -34,9 +45,9 @@ export function checkTensor(name: string, tensor: Tensor): void {
     throw new RangeError(`${name}: [${shape.join(', ')}] is no shape`)
   if (!(data instanceof arrayOf[dtype]))
     throw new TypeError(`${name}: data of ${dtype} belongs in a ${arrayOf[dtype].name}, not ${data.constructor.name}`)
-  if (data.length !== elementCount(shape))
+  if (data.byteLength !== byteLength(dtype, shape))
     throw new RangeError(
-      `${name}: shape [${shape.join(', ')}] holds ${elementCount(shape)} elements, the data has ${data.length}`,
+      `${name}: shape [${shape.join(', ')}] holds ${elementCount(shape)} elements, the data has ${data.byteLength / sizes[dtype]}`,
     )
 }
 
@@ -45,16 +56,22 @@ const arrayOf = {
   float16: Uint16Array,
   bfloat16: Uint16Array,
   float64: Float64Array,
+  int4: Uint8Array,
+  uint4: Uint8Array,
   int8: Int8Array,
   uint8: Uint8Array,
+  int16: Int16Array,
+  uint16: Uint16Array,
   int32: Int32Array,
+  uint32: Uint32Array,
   int64: BigInt64Array,
+  uint64: BigUint64Array,
   bool: Uint8Array,
 } satisfies Record<DType, unknown>
 
 /** The elements that lie, little-endian, in `bytes` (copied, so that any alignment is fine). */
 export function dataFromBytes(dtype: DType, bytes: Uint8Array): TensorData {
-  if (bytes.byteLength % elementSize(dtype) !== 0)
+  if (bytes.byteLength % arrayOf[dtype].BYTES_PER_ELEMENT !== 0)
     throw new RangeError(`${bytes.byteLength} bytes are no whole number of ${dtype} elements`)
   // Not slice(): a Buffer's slice shares its memory.
   return new arrayOf[dtype](new Uint8Array(bytes).buffer)

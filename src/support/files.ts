@@ -106,13 +106,23 @@ async function syncTree(folder: string): Promise<void> {
   for (const entry of await readdir(folder, { withFileTypes: true })) {
     const path = join(folder, entry.name)
     if (entry.isDirectory()) await syncTree(path)
-    else if (entry.isFile()) {
-      const handle = await open(path, 'r+').catch(() => undefined)
-      await handle?.sync().catch(() => {})
-      await handle?.close()
-    }
+    else if (entry.isFile()) await syncFile(path)
   }
   await syncFolder(folder)
+}
+
+/** Where a file cannot be synced, nothing is lost but a guarantee; that the disk is full or broken may come to light only here. */
+async function syncFile(path: string): Promise<void> {
+  const handle = await open(path, 'r+').catch(() => undefined)
+  if (handle === undefined) return
+  try {
+    await handle.sync()
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException
+    if (code === 'ENOSPC' || code === 'EDQUOT' || code === 'EIO') throw error
+  } finally {
+    await handle.close()
+  }
 }
 
 /**

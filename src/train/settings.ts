@@ -1,9 +1,12 @@
 import { readFile } from 'node:fs/promises'
-import { extname } from 'node:path'
+import { dirname, extname, resolve } from 'node:path'
 import { parse as parseYaml } from 'yaml'
 import { z } from 'zod'
 import { TABLE_FORMAT_NAMES } from '../hierarchy/index.ts'
+import { checkPrecision, DEVICES, PRECISIONS } from '../onnx/index.ts'
 import { InputError } from '../support/errors.ts'
+import { TFJS_BACKENDS } from '../tfjs/index.ts'
+import { isLossModule } from './loss/module.ts'
 
 const positive = z.number().positive()
 const count = z.number().int().positive()
@@ -21,8 +24,19 @@ const kindWeights = z
   .prefault({})
 
 const schema = z.strictObject({
-  /** Loss of a pair on d = s(preferred) - s(other): `softplus(-d/tau)` or `max(0, margin - d)`. */
-  loss: z.enum(['logistic', 'hinge']).default('logistic'),
+  /**
+   * Loss of a pair on d = s(preferred) - s(other): `softplus(-d/tau)` (logistic) or `max(0, margin - d)` (hinge); or the path of
+   * a module that computes the loss of a step (see loss-module.ts), relative to the config file, or to the working directory
+   * where it is given on the command line.
+   */
+  loss: z
+    .string()
+    .refine((loss) => loss === 'logistic' || loss === 'hinge' || isLossModule(loss), {
+      error: 'expected logistic, hinge or the path of a module (.mjs, .js or .cjs)',
+    })
+    .default('logistic'),
+  /** Options of the loss module, as it documents them. */
+  lossOptions: z.record(z.string(), z.json()).default({}),
   /** Temperature of the logistic loss, in units of cosine. */
   tau: positive.default(0.05),
   /** Margin of the hinge loss, in units of cosine. */
@@ -60,8 +74,11 @@ const schema = z.strictObject({
   steps: count.nullable().default(null),
   /** Instances in an optimizer step. */
   batchSize: count.default(16),
-  /** Tokens that are computed at once, padding included: it bounds memory and never changes the result beyond rounding. */
-  tokenBudget: z.number().int().min(16).default(4096),
+  /**
+   * Tokens that are computed at once, padding included: it bounds memory and never changes the result beyond rounding. `auto`
+   * measures what fits when the run begins.
+   */
+  tokenBudget: z.union([z.number().int().min(16), z.literal('auto')]).default(4096),
 
   /** Part of the training split, by source, that selects the model. */
   validationShare: share.lt(1).default(0.15),
@@ -73,8 +90,8 @@ const schema = z.strictObject({
   evaluateEvery: count.nullable().default(null),
   /** Steps between two checkpoints; null: at every evaluation. */
   checkpointEvery: count.nullable().default(null),
-  /** Checkpoints that are kept. */
-  keepCheckpoints: z.number().int().min(1).default(2),
+  /** Checkpoints that are kept, at most. */
+  keep: z.number().int().min(1).default(2),
 
   /** Seeds LoRA's matrices, the validation part and the order of the instances. */
   seed: z.number().int().min(0).default(1),
@@ -82,6 +99,14 @@ const schema = z.strictObject({
   title: z.boolean().default(true),
   /** How a table's header and rows become text. */
   tableFormat: z.enum(TABLE_FORMAT_NAMES).default('markdown'),
+  /** What computes embeddings and gradients in training: ONNX Runtime, or TensorFlow.js where it is installed. */
+  engine: z.enum(['onnxruntime', 'tfjs']).default('onnxruntime'),
+  /** Backend of TensorFlow.js; null: the best that is installed. */
+  tfjsBackend: z.enum(TFJS_BACKENDS).nullable().default(null),
+  /** Where the graphs run. */
+  device: z.enum(DEVICES).default('cpu'),
+  /** What matrix products are computed in; the rest stays in float32. */
+  precision: z.enum(PRECISIONS).default('fp32'),
   /** Threads of ONNX Runtime; null: the processors of the machine. Bits of the result depend on it. */
   threads: count.nullable().default(null),
 })
@@ -96,18 +121,29 @@ export type TrainSettingsInput = z.input<typeof schema>
  *
  * @param file YAML or JSON file of settings by name, or undefined
  * @param overrides settings that win over the file; undefined ones don't count
+ * @param folder what a path among the overrides is relative to
  * @throws InputError naming the setting and the file at fault, an unknown name among them
  */
 export async function resolveSettings(
   file: string | undefined,
   overrides: { [K in keyof TrainSettingsInput]?: TrainSettingsInput[K] | undefined } = {},
+  folder = process.cwd(),
 ): Promise<TrainSettings> {
   const fromFile = file === undefined ? {} : await readConfig(file)
   const given = Object.fromEntries(Object.entries(overrides).filter(([, value]) => value !== undefined))
   check(fromFile, file)
+  placeModule(fromFile, file === undefined ? folder : dirname(file))
+  placeModule(given, folder)
   // `steps` and `epochs` measure the same thing: the one on the command line wins over the file's other one.
   if (given.epochs !== undefined && given.steps === undefined) given.steps = null
-  return check({ ...fromFile, ...given }, undefined)
+  const settings = check({ ...fromFile, ...given }, undefined)
+  checkPrecision(settings.precision, settings.device)
+  if (!isLossModule(settings.loss) && Object.keys(settings.lossOptions).length > 0)
+    throw new InputError(
+      `Training settings are wrong: "lossOptions" are those of a loss module, and "loss" is ${settings.loss}, which has "tau" and "margin".`,
+      { file },
+    )
+  return settings
 }
 
 function check(settings: object, file: string | undefined): TrainSettings {
@@ -120,6 +156,12 @@ function check(settings: object, file: string | undefined): TrainSettings {
     return `"${name}": ${issue.message}`
   })
   throw new InputError(`Training settings are wrong: ${faults.join('; ')}.`, { file })
+}
+
+/** Makes the path of a loss module absolute. */
+function placeModule(settings: Record<string, unknown>, folder: string): void {
+  const { loss } = settings
+  if (typeof loss === 'string' && isLossModule(loss)) settings.loss = resolve(folder, loss)
 }
 
 async function readConfig(file: string): Promise<Record<string, unknown>> {

@@ -1,31 +1,45 @@
+import { setImmediate as nextTurn } from 'node:timers/promises'
 import type { RenderOptions } from '../hierarchy/index.ts'
-import type { TrainingSet } from './data.ts'
-import type { Engine } from './engine.ts'
-import { benchmarkWeight, type Instance, readInstance, type Tokenise, type WeightingSettings } from './instances.ts'
-import { type LossSettings, pairLoss } from './loss.ts'
-import type { ValidationMetrics } from './metrics.ts'
-import type { Tensors } from './optimizer.ts'
+import {
+  benchmarkWeight,
+  type Instance,
+  readInstance,
+  type Tokenise,
+  type WeightingSettings,
+} from './data/instances.ts'
+import type { QueryRows } from './data/query-file.ts'
+import type { TrainingSet } from './data/training-set.ts'
+import type { Engine } from './engine/engine.ts'
+import { createModuleMean } from './loss/instances.ts'
+import type { LossModule } from './loss/module.ts'
+import { type LossSettings, pairLoss } from './loss/pairwise.ts'
+import type { ValidationMetrics } from './run/metrics.ts'
+import type { Tensors } from './step/optimizer.ts'
 
 /**
  * How the adapter does on the validation part. Decisions are judged by the refinement rule (a child that scores at least as
  * high as its parent is entered), so children cut to their parent's very tokens count as entered.
+ *
+ * @throws an AbortError when `signal` asks for it
  */
 export async function validate(options: {
   set: TrainingSet
   instances: Int32Array
   engine: Engine
   tensors: Tensors
-  /** Unit query embeddings, `[questions, dimension]`. */
-  queries: Float32Array
+  queries: QueryRows
   dimension: number
   tokenise: Tokenise
   rendering: RenderOptions
-  loss: LossSettings
-  weighting: WeightingSettings
+  /** A built-in loss, or a module's; a module gets as many instances at once as in training. */
+  loss: LossSettings | LossModule
+  weighting: WeightingSettings & { batchSize: number }
   onInstance?: (done: number) => void
+  signal?: AbortSignal | undefined
 }): Promise<ValidationMetrics> {
   const { set, instances, engine, tensors, queries, dimension } = options
-  const tally = createTally(options.loss, options.weighting, set.benchmarks)
+  const mean = 'run' in options.loss ? createModuleMean(options.loss, options.weighting, set.benchmarks) : undefined
+  const tally = createTally('run' in options.loss ? undefined : options.loss, options.weighting, set.benchmarks)
   const embedded = new Map<string, Float32Array>()
   // Chunks fill the encoder's runs; instances of one item need its nodes once.
   for (let start = 0; start < instances.length; start += CHUNK) {
@@ -40,13 +54,17 @@ export async function validate(options: {
       embedded.set(key, rows.subarray(i * dimension, (i + 1) * dimension))
     })
     for (const instance of chunk) {
-      const query = queries.subarray(instance.question * dimension, (instance.question + 1) * dimension)
+      const query = queries(instance.question)
       const scores = instance.sequences.map((ids) => dot(embedded.get(ids.join())!, query))
       tally.add(instance, scores)
+      mean?.add(instance, scores)
     }
+    // Only now does a signal reach this process: runs of the graph hold up its event loop.
+    await nextTurn()
+    options.signal?.throwIfAborted()
     options.onInstance?.(Math.min(start + CHUNK, instances.length))
   }
-  return tally.metrics()
+  return mean === undefined ? tally.metrics() : { ...tally.metrics(), loss: mean.loss() }
 }
 
 const CHUNK = 64
@@ -57,8 +75,8 @@ function dot(a: Float32Array, b: Float32Array): number {
   return sum
 }
 
-/** Counts decisions, comparisons, pairs and loss over scored instances. */
-export function createTally(loss: LossSettings, weighting: WeightingSettings, benchmarks: string[]) {
+/** Counts decisions, comparisons, pairs and, for a built-in one, loss over scored instances. */
+export function createTally(loss: LossSettings | undefined, weighting: WeightingSettings, benchmarks: string[]) {
   const perBenchmark = benchmarks.map(() => ({ decisions: 0, right: 0 }))
   let edges = 0
   let edgesRight = 0
@@ -98,7 +116,7 @@ export function createTally(loss: LossSettings, weighting: WeightingSettings, be
         for (const { preferred, other, kind } of group) {
           const w = weighting.kindWeights[kind]
           weights += w
-          sum += w * pairLoss(scores[preferred]! - scores[other]!, loss)
+          if (loss !== undefined) sum += w * pairLoss(scores[preferred]! - scores[other]!, loss)
         }
         if (weights === 0) continue
         omegas += omega

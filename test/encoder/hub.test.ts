@@ -250,6 +250,31 @@ describe('a download', () => {
     await expectEmbeddings((await locateEncoder('org/tiny', { ...options, offline: true })).folder)
   })
 
+  it('fetches the ONNX graph that is asked for, and no checkpoint with it', async () => {
+    const folder = temporaryFolder()
+    cpSync(tinyBert('mean'), folder, { recursive: true })
+    const forms = join(import.meta.dirname, '..', 'fixtures', 'onnx')
+    for (const [form, name] of [
+      ['plain', 'model.onnx'],
+      ['int8', 'model_quantized.onnx'],
+    ])
+      cpSync(join(forms, `tiny-bert-${form}`, 'onnx', 'model.onnx'), join(folder, 'onnx', name as string))
+    const hub = await hubServer(folder)
+    const options = { hubUrl: hub.url, cacheDir: temporaryFolder() }
+    const onnxFile = 'model_quantized.onnx'
+    const { encoder } = await readEncoderPair('org/tiny', { ...options, onnxFile })
+    expect(encoder.fingerprint).toBe((await readEncoder(folder, { kind: 'onnx', onnxFile })).fingerprint)
+    expect(hub.requests.filter((request) => /safetensors|model\.onnx/.test(request))).toEqual([])
+    const again = await readEncoderPair('org/tiny', { ...options, onnxFile, offline: true })
+    expect(again.encoder.fingerprint).toBe(encoder.fingerprint)
+
+    expect((await readEncoderPair('org/tiny', options)).encoder.kind).toBe('checkpoint')
+    const absent = readEncoderPair('org/tiny', { ...options, onnxFile: 'model_q4.onnx' })
+    await expect(absent).rejects.toThrow(
+      /has no onnx\/model_q4\.onnx; its ONNX graphs are model\.onnx, model_quantized\.onnx/,
+    )
+  })
+
   it('gives the access token to the hub and not to the host it stores files on', async () => {
     const hub = await hubServer(tinyBert('mean'))
     vi.stubEnv('HF_TOKEN', 'hf_secret')

@@ -1,8 +1,15 @@
-import { cpSync, mkdirSync, rmSync, writeFileSync } from 'node:fs'
+import { cpSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
-import { openEmbedder, openWeights, plainEncoder, readAdapter, readEncoder } from '../../src/encoder/index.ts'
-import { encodeModel, GraphBuilder, openSafetensors, type Tensor } from '../../src/onnx/index.ts'
+import {
+  openEmbedder,
+  openWeights,
+  plainEncoder,
+  readAdapter,
+  readEncoder,
+  readEncoderPair,
+} from '../../src/encoder/index.ts'
+import { decodeModel, encodeModel, GraphBuilder, openSafetensors, type Tensor } from '../../src/onnx/index.ts'
 import { temporaryFolder } from '../support/temporary.ts'
 import { expected, largestDifference, tinyBert } from './fixtures.ts'
 
@@ -35,6 +42,58 @@ describe('openEmbedder over an ONNX folder', () => {
     }
   })
 
+  it('gives a text the same embedding whatever lies beside it, where a graph quantises by the range of the batch', async () => {
+    const profile = await readEncoder(join(import.meta.dirname, '..', 'fixtures', 'onnx', 'tiny-bert-int8'))
+    const { texts } = expected('mean')
+    const embedder = await openEmbedder(profile, { threads: 1 })
+    const together = (await embedder.embedTexts(texts, 'node')).embeddings
+    for (const [i, text] of texts.entries())
+      expect((await embedder.embedTexts([text], 'node')).embeddings).toEqual(together.slice(i * 32, (i + 1) * 32))
+    await embedder.close()
+  })
+
+  it('is another encoder when the file of its weights is another, whatever that is called', async () => {
+    const folder = await onnxFolder('mean')
+    const file = join(folder, 'onnx', 'model.onnx')
+    const graph = decodeModel(readFileSync(file))
+    const [name, tensor] = [...graph.initializers].find(([, { shape }]) => shape.length === 2) as [string, Tensor]
+    const external = { file: 'weights.bin', offset: 0, length: tensor.data.byteLength }
+    graph.initializers.set(name, { dtype: tensor.dtype, shape: tensor.shape, external })
+    writeFileSync(file, encodeModel(graph))
+    await expect(readEncoder(folder)).rejects.toThrow(/weights of model\.onnx lie in weights\.bin, which is missing/)
+    const fingerprint = async (byte: number): Promise<string> => {
+      writeFileSync(join(folder, 'onnx', 'weights.bin'), new Uint8Array(external.length).fill(byte))
+      return (await readEncoder(folder)).fingerprint
+    }
+    expect(await fingerprint(0)).not.toBe(await fingerprint(1))
+  })
+
+  it('says which graphs there are when one is named that is not', async () => {
+    const folder = await onnxFolder('mean')
+    await expect(readEncoder(folder, { kind: 'onnx', onnxFile: 'model_q4.onnx' })).rejects.toThrow(
+      /No .*model_q4\.onnx\. The graphs in that folder are model\.onnx\./,
+    )
+  })
+
+  it('finds the graph of its query encoder among several, and takes pooling from the folder that says it', async () => {
+    const folder = await onnxFolder('mean')
+    const file = join(folder, 'onnx', 'model.onnx')
+    // the same weights in other bytes
+    writeFileSync(
+      join(folder, 'onnx', 'model_q.onnx'),
+      encodeModel(decodeModel(readFileSync(file)), { producer: 'another' }),
+    )
+    const pair = await readEncoderPair(folder, { onnxFile: 'model_q.onnx' })
+    const exported = join(temporaryFolder(), 'exported')
+    cpSync(folder, exported, { recursive: true })
+    writeFileSync(join(exported, 'canopy.json'), JSON.stringify(pair.settings))
+    const read = await readEncoderPair(exported, { queryEncoder: folder })
+    expect(read.query.weights).toBe(join(folder, 'onnx', 'model_q.onnx'))
+    await expect(readEncoderPair(folder, { pooling: 'cls' })).rejects.toThrow(
+      /modules\.json: The folder itself says how embeddings are made: pooling mean/,
+    )
+  })
+
   it('pools the last token where it is told to', async () => {
     const checkpoint = await readEncoder(tinyBert('mean'), { pooling: 'last' })
     const exported = await readEncoder(await onnxFolder('mean'), { pooling: 'last' })
@@ -58,10 +117,23 @@ describe('openEmbedder over an ONNX folder', () => {
     expect(graph.outputs).toEqual(['last_hidden_state'])
   })
 
-  it('refuses an adapter', async () => {
-    const adapter = await readAdapter(join(tinyBert('mean'), 'adapter'), await readEncoder(tinyBert('mean')))
+  it('takes an adapter of the checkpoint', async () => {
+    const checkpoint = await readEncoder(tinyBert('mean'))
     const profile = await readEncoder(await onnxFolder('mean'))
-    await expect(openEmbedder(profile, { adapter })).rejects.toThrow(/adapter cannot be put on an ONNX graph/)
+    const [over, under] = [
+      await readAdapter(join(tinyBert('mean'), 'adapter'), profile),
+      await readAdapter(join(tinyBert('mean'), 'adapter'), checkpoint),
+    ]
+    const [ours, theirs] = [
+      await openEmbedder(profile, { adapter: over }),
+      await openEmbedder(checkpoint, { adapter: under }),
+    ]
+    const { texts } = expected('mean')
+    const wanted = (await theirs.embedTexts(texts, 'node')).embeddings
+    const rows = texts.map((_, i) => Array.from(wanted.subarray(i * 32, (i + 1) * 32)))
+    expect(largestDifference((await ours.embedTexts(texts, 'node')).embeddings, rows)).toBeLessThan(1e-5)
+    await ours.close()
+    await theirs.close()
   })
 
   it('says what a graph lacks', async () => {

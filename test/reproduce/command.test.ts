@@ -1,4 +1,13 @@
-import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import {
+  appendFileSync,
+  copyFileSync,
+  existsSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join, resolve } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -172,8 +181,11 @@ describe('canopy reproduce', () => {
     )
   })
 
-  it('killed at work, goes on from there to the same bytes', async () => {
-    const train = { steps: 60, evaluateEvery: 10, checkpointEvery: 5, batchSize: 4, rank: 2, threads: 1 }
+  it('killed at work, goes on from there to the same bytes, with a loss module whose text counts', async () => {
+    const example = resolve(import.meta.dirname, '../../configs/losses/logistic.mjs')
+    copyFileSync(example, at('mine.mjs'))
+    const schedule = { steps: 60, evaluateEvery: 10, checkpointEvery: 5 }
+    const train = { ...schedule, batchSize: 4, rank: 2, threads: 1, loss: 'mine.mjs' }
     const file = configure('long.yaml', {
       train,
       seeds: [1],
@@ -210,6 +222,9 @@ describe('canopy reproduce', () => {
       ['whole', 'killed'].map((name) => snapshot(at(name, 'seed-1', 'adapter'))),
     )
     expect(Object.values(killed!)).toEqual(Object.values(whole!))
+    appendFileSync(at('mine.mjs'), '// Another text.\n')
+    const edited = await json<Planned>(file, '--output', at('killed'), '--dry-run')
+    expect(edited.steps.find(({ step }) => step === 'train seed 1')?.why).toBe('changed: loss module (its content)')
   })
 
   it('sweeps over branching and settings, selecting on validation, dev untouched', async () => {

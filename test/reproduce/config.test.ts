@@ -30,7 +30,7 @@ encoder: models/minilm
 benchmarks:
   - { format: hotpotqa, train: a.json, dev: [../b.json] }
   - { dataset: sets/mine, role: evaluate }
-train: { rank: 8 }
+train: { rank: 8, loss: losses/mine.mjs }
 `,
       'study.yaml',
     )
@@ -39,7 +39,7 @@ train: { rank: 8 }
     const config = await readConfig(file)
     expect(config).toMatchObject({ name: 'study', branching: 2, seeds: [1], export: false, sweep: undefined })
     expect(config.encoder).toBe(join(folder, 'models', 'minilm'))
-    expect(config.train).toMatchObject({ rank: 8, alpha: 32 })
+    expect(config.train).toMatchObject({ rank: 8, alpha: 32, loss: join(folder, 'losses', 'mine.mjs') })
     expect(config.benchmarks).toMatchObject([
       {
         name: 'hotpotqa',

@@ -13,7 +13,7 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { createRandom } from '../../src/support/random.ts'
-import { openMetrics } from '../../src/train/metrics.ts'
+import { openMetrics } from '../../src/train/run/metrics.ts'
 import { canopy, createSetup, type Setup } from './command.ts'
 
 let folder: string

@@ -7,8 +7,8 @@ import {
   type Instance,
   prepareInstance,
   type Tokenise,
-} from '../../src/train/instances.ts'
-import { pairLoss } from '../../src/train/loss.ts'
+} from '../../src/train/data/instances.ts'
+import { pairLoss } from '../../src/train/loss/pairwise.ts'
 
 /** One token a word, at most `limit` of them. */
 const words = (limit: number): Tokenise => {

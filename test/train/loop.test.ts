@@ -1,16 +1,17 @@
 import { describe, expect, it } from 'vitest'
 import { createRandom } from '../../src/support/random.ts'
-import type { TrainingState } from '../../src/train/checkpoints.ts'
-import type { StepResult } from '../../src/train/engine.ts'
-import type { Batch } from '../../src/train/instances.ts'
+import type { Batch } from '../../src/train/data/instances.ts'
 import { Interrupted, isBetter, type LoopParts, trainLoop } from '../../src/train/loop.ts'
-import type { MetricsLine, ValidationMetrics } from '../../src/train/metrics.ts'
-import { copyTensors, initialAdamW, type Tensors } from '../../src/train/optimizer.ts'
+import type { TrainingState } from '../../src/train/run/checkpoints.ts'
+import type { MetricsLine, ValidationMetrics } from '../../src/train/run/metrics.ts'
 import { resolveSettings } from '../../src/train/settings.ts'
+import type { BatchGradients } from '../../src/train/step/gradients.ts'
+import { copyTensors, initialAdamW, type Tensors } from '../../src/train/step/optimizer.ts'
 
 const settings = await resolveSettings(undefined, { warmup: 0, schedule: 'constant', learningRate: 0.1 })
 
 const batch = (micro = 1): Batch => ({
+  members: [],
   micro: Array.from({ length: micro }, () => ({ sequences: [], pairs: [], oversize: false })),
   instances: 1,
   pairs: 2,
@@ -40,6 +41,8 @@ function newState(): TrainingState {
     best: { step: 0, metrics: undefined, tensors },
     skipped: 0,
     skippedInARow: 0,
+    tokenBudget: 4096,
+    lossScale: undefined,
   }
 }
 
@@ -50,9 +53,9 @@ function loop(
   const lines: MetricsLine[] = []
   const checkpoints: TrainingState[] = []
   let step = 0
-  const run = async (): Promise<StepResult> => ({
+  const gradients = async (): Promise<BatchGradients> => ({
     loss: options.loss?.(step) ?? 0.5,
-    differences: Float32Array.of(0.1, -0.1),
+    right: 1,
     gradients: new Map([['w', Float32Array.from(options.gradient?.(step) ?? [1, -1])]]),
   })
   const parts: LoopParts = {
@@ -61,7 +64,10 @@ function loop(
     stepsPerEpoch: 3,
     evaluateEvery: 2,
     checkpointEvery: 2,
-    engine: { onePass: run, twoPass: run },
+    longest: () => 256,
+    gradients,
+    use() {},
+    warn() {},
     async batch(n) {
       step = n
       return batch()
@@ -124,9 +130,9 @@ describe('the training loop', () => {
       const { parts, lines } = loop(bad)
       await trainLoop(state, {
         ...parts,
-        async batch(n) {
+        async batch(n, budget) {
           before[n] = copyTensors(state.tensors)
-          return parts.batch(n)
+          return parts.batch(n, budget)
         },
       })
       expect(before[3]).toEqual(before[2])
@@ -147,12 +153,42 @@ describe('the training loop', () => {
     await expect(trainLoop(resumed, loop({ gradient }).parts)).rejects.toThrow(/step 5/)
   })
 
+  it('does not apply a step whose gradient has squares beyond float32, unless clipping brings it down', async () => {
+    const gradient = (step: number): number[] => (step === 2 ? [3e38, 0] : [1, 1])
+    const clipped = newState()
+    await trainLoop(clipped, loop({ gradient }).parts)
+    expect(clipped).toMatchObject({ skipped: 0 })
+    const state = newState()
+    await trainLoop(state, loop({ gradient, settings: { ...settings, clipNorm: 0 } }).parts)
+    expect(state).toMatchObject({ step: 6, skipped: 1 })
+    for (const { tensors, optimizer } of [state, clipped])
+      for (const part of [tensors, optimizer.first, optimizer.second])
+        expect([...part.get('w')!].every(Number.isFinite)).toBe(true)
+  })
+
+  it('says what is not finite, where more is known', async () => {
+    const { parts, lines } = loop()
+    const gradients: LoopParts['gradients'] = async (batch, tensors) => ({
+      ...(await parts.gradients(batch, tensors)),
+      loss: Number.NaN,
+      notFinite: 'the gradient at the node [0, 3) is',
+    })
+    await expect(trainLoop(newState(), { ...parts, gradients })).rejects.toThrow(
+      /step 3: in 3 steps in a row the gradient at the node \[0, 3\) is not finite/,
+    )
+    expect(lines.map(({ skipped }) => skipped)).toEqual([
+      undefined,
+      ...Array(2).fill('the gradient at the node [0, 3) is not finite'),
+    ])
+  })
+
   it('leaves out a batch with nothing to learn without calling it a failure', async () => {
     const state = newState()
-    const { parts } = loop()
+    const { parts, lines } = loop()
     await trainLoop(state, { ...parts, batch: async () => ({ ...batch(0), pairs: 0 }) })
     expect(state.tensors).toEqual(newState().tensors)
     expect(state).toMatchObject({ step: 6, skipped: 6, skippedInARow: 0 })
+    expect(JSON.stringify(lines)).not.toContain('null')
   })
 
   it('finishes the step, writes a checkpoint and stops when interrupted', async () => {
@@ -160,14 +196,38 @@ describe('the training loop', () => {
     const { parts, lines, checkpoints } = loop({ signal: stop.signal })
     const interrupted = trainLoop(newState(), {
       ...parts,
-      async batch(n) {
+      async batch(n, budget) {
         if (n === 3) stop.abort()
-        return parts.batch(n)
+        return parts.batch(n, budget)
       },
     })
     await expect(interrupted).rejects.toThrow(Interrupted)
     expect(lines.at(-1)!.step).toBe(3)
     expect(checkpoints.map(({ step }) => step)).toEqual([2, 3])
+  })
+
+  it('breaks a validation off when interrupted, keeps the step, and validates it first when it goes on', async () => {
+    const gradient = (step: number): number[] => [step, -1]
+    const whole = loop({ gradient })
+    const end = newState()
+    await trainLoop(end, whole.parts)
+
+    const { parts, lines, checkpoints } = loop({ gradient })
+    let validations = 0
+    const validate = async (): Promise<ValidationMetrics> => {
+      if (++validations === 3) throw new DOMException('stop', 'AbortError')
+      return metrics(0.5)
+    }
+    await expect(trainLoop(newState(), { ...parts, validate })).rejects.toMatchObject({ name: 'AbortError', step: 4 })
+    expect(lines.map(({ step }) => step)).toEqual([0, 1, 2, 3])
+    expect(checkpoints.at(-1)).toMatchObject({ step: 4, unvalidated: { step: 4 } })
+
+    const state = structuredClone(checkpoints.at(-1)!)
+    const rest = loop({ gradient })
+    await trainLoop(state, rest.parts)
+    expect(state).toEqual({ ...end, unvalidated: undefined })
+    const untimed = ({ seconds: _, ...line }: MetricsLine): MetricsLine => line
+    expect([...lines, ...rest.lines].map(untimed)).toEqual(whole.lines.map(untimed))
   })
 
   it('keeps the adapter that the validation part likes best, the earliest of equals', async () => {

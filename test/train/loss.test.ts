@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { addGradients } from '../../src/autodiff/index.ts'
 import { GraphBuilder, openSession, type Tensor } from '../../src/onnx/index.ts'
-import { addLoss, lossValues, pairLoss, pairWeights } from '../../src/train/loss.ts'
+import { addLoss, lossValues, pairLoss, pairWeights } from '../../src/train/loss/pairwise.ts'
 import { normal, relativeError, unitRows } from './toy-encoder.ts'
 
 const group = fc.record({

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { adamWStep, clipFactor, globalNorm, initialAdamW, type Tensors } from '../../src/train/optimizer.ts'
+import { adamWStep, clipFactor, globalNorm, initialAdamW, type Tensors } from '../../src/train/step/optimizer.ts'
 
 /** Three steps of torch.optim.AdamW(betas=(0.9, 0.98), eps=1e-6, weight_decay=0.1) with clip_grad_norm_(1), torch 2.13. */
 const reference = [

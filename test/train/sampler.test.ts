@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { createSampler, packUnits, splitValidation } from '../../src/train/sampler.ts'
+import { createSampler, packUnits, splitValidation } from '../../src/train/data/sampler.ts'
 
 const index = (sources: number[], benchmarks = sources.map(() => 0)) => ({
   count: sources.length,
@@ -95,5 +95,16 @@ describe('packing', () => {
         expect(packUnits(sizes, cost, 100)).toEqual(groups)
       }),
     )
+  })
+
+  it('makes groups of the size that is wanted, of larger units too as long as they are within the budget', () => {
+    const sizes = [90, 30, 20, 20, 120, 10]
+    const groups = packUnits(sizes, (units) => units.reduce((sum, u) => sum + sizes[u]!, 0), 100, 50)
+    expect(groups.map(({ units, oversize }) => [units.map((u) => sizes[u]), oversize])).toEqual([
+      [[120], true],
+      [[90], false],
+      [[30, 20], false],
+      [[20, 10], false],
+    ])
   })
 })

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { learningRateAt, warmupSteps } from '../../src/train/schedule.ts'
+import { learningRateAt, warmupSteps } from '../../src/train/step/schedule.ts'
 
 const rates = (total: number, settings: Parameters<typeof learningRateAt>[2]): number[] =>
   Array.from({ length: total }, (_, i) => learningRateAt(i + 1, total, settings))

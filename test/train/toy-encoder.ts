@@ -1,8 +1,8 @@
 import { GraphBuilder } from '../../src/onnx/index.ts'
 import { createRandom } from '../../src/support/random.ts'
-import type { TrainableEncoder } from '../../src/train/engine.ts'
-import type { Tensors } from '../../src/train/optimizer.ts'
-import { packUnits } from '../../src/train/sampler.ts'
+import { packUnits } from '../../src/train/data/sampler.ts'
+import type { TrainableEncoder } from '../../src/train/engine/engine.ts'
+import type { Tensors } from '../../src/train/step/optimizer.ts'
 
 export const VOCABULARY = 12
 export const DIMENSION = 6
@@ -68,6 +68,10 @@ export function unitRows(rows: Float32Array, dimension: number): Float32Array {
   }
   return unit
 }
+
+/** The rows of a matrix by their number. */
+export const rowsOf = (matrix: Float32Array, dimension: number) => (row: number) =>
+  matrix.subarray(row * dimension, (row + 1) * dimension)
 
 /** ||a - b|| / ||b||. */
 export function relativeError(a: Float32Array, b: Float32Array): number {

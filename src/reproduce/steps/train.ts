@@ -2,6 +2,8 @@ import { readFile, rm } from 'node:fs/promises'
 import { availableParallelism } from 'node:os'
 import { exists } from '../../support/files.ts'
 import {
+  hashLossModule,
+  isLossModule,
   machine,
   type RunConfig,
   runPaths,
@@ -33,7 +35,9 @@ export function trainStep(workspace: Workspace, options: TrainStepOptions): Step
   const { hashes } = workspace
   const { adapter } = runPaths(folder)
   // threads change bits and nothing else, checkpoints nothing at all
-  const { threads: _threads, checkpointEvery: _every, keepCheckpoints: _keep, ...decisive } = settings
+  const { threads: _threads, checkpointEvery: _every, keep: _keep, ...others } = settings
+  // of a loss module it is the text that counts, which is among the content
+  const decisive = isLossModule(settings.loss) ? { ...others, loss: 'a module' } : others
   return {
     kind: 'train',
     id,
@@ -47,6 +51,7 @@ export function trainStep(workspace: Workspace, options: TrainStepOptions): Step
     },
     async content() {
       const inputs: Inputs = await encoderInputs(workspace)
+      if (isLossModule(settings.loss)) inputs['loss module'] = (await hashLossModule(settings.loss)).sha256
       for (const [i, { benchmark, folder: dataset }] of sources.entries()) {
         inputs[`data of ${benchmark.name}`] = await hashOfSplit(workspace, dataset, benchmark.splits.train)
         inputs[`preferences of ${benchmark.name}`] = await hashes.of(preferences[i]!.output)
@@ -83,9 +88,14 @@ export function trainStep(workspace: Workspace, options: TrainStepOptions): Step
 
 /** Whether the checkpoints of a run that began earlier are of this machine, these versions and as many threads. */
 async function canGoOn(folder: string, settings: TrainSettings): Promise<boolean> {
-  const text = await readFile(runPaths(folder).config, 'utf8').catch(() => undefined)
-  if (text === undefined) return true
-  const begun = JSON.parse(text) as RunConfig
+  const text = await readFile(runPaths(folder).config, 'utf8').catch(() => '')
+  let begun: RunConfig
+  try {
+    begun = JSON.parse(text) as RunConfig
+  } catch {
+    // Missing or damaged: training itself sees whether its checkpoints will do.
+    return true
+  }
   const same = JSON.stringify(begun.versions) === JSON.stringify(await versions())
   return same && begun.machine === machine() && begun.threads === (settings.threads ?? availableParallelism())
 }

@@ -1,0 +1,138 @@
+import { availableParallelism } from 'node:os'
+import { type Dataset, openDataset } from '../../data/index.ts'
+import { chosenModules, type EncoderProfile, encoderModules, type LoraTarget, loraShapes } from '../../encoder/index.ts'
+import { InputError } from '../../support/errors.ts'
+import { benchmarkWeight } from '../data/instances.ts'
+import { createSampler, type Sampler, splitValidation } from '../data/sampler.ts'
+import { openTrainingSet, type TrainingSet } from '../data/training-set.ts'
+import { type ChosenEngine, chooseEngine, type EngineRecord, engineText } from '../engine/open.ts'
+import { isLossModule, type LossModule, loadLossModule } from '../loss/module.ts'
+import type { TrainSettings } from '../settings.ts'
+import type { Fingerprint } from './checkpoints.ts'
+import type { TrainOptions } from './run.ts'
+import { machine, versions } from './versions.ts'
+
+/** What a run is, before anything is computed. */
+export interface RunPlan {
+  set: TrainingSet
+  /** Instances that are trained on, and those that select the adapter. */
+  split: { train: Int32Array; validation: Int32Array }
+  /** The modules that LoRA adapts, and the shape of each of its matrices. */
+  targets: LoraTarget[]
+  shapes: Map<string, number[]>
+  sampler: Sampler
+  totalSteps: number
+  /** Steps between evaluations, and between checkpoints. */
+  evaluateEvery: number
+  checkpointEvery: number
+  threads: number
+  /** The loss module, where the loss is not a built-in one. */
+  module: LossModule | undefined
+  engine: ChosenEngine
+  /** Everything that the bytes of the final adapter depend on. */
+  fingerprint: Fingerprint
+}
+
+/**
+ * Opens a run's data, resolves what its settings leave open, and loads its loss module.
+ *
+ * @param onClose takes what is to be closed at the end
+ * @throws InputError for inputs that do not fit each other
+ */
+export async function planRun(options: TrainOptions, onClose: (close: () => Promise<void>) => void): Promise<RunPlan> {
+  const { settings, encoder, queryEncoder, warn = () => {}, onProgress } = options
+  if (queryEncoder.dimension !== encoder.dimension)
+    throw new InputError(
+      `The query encoder's embeddings have ${queryEncoder.dimension} numbers, the node encoder's ${encoder.dimension}; a cosine needs equal sizes.`,
+    )
+  const datasets: Dataset[] = []
+  for (const path of options.datasets) {
+    const dataset = await openDataset(path)
+    onClose(() => dataset.close())
+    datasets.push(dataset)
+  }
+  const set = await openTrainingSet(options.preferences, datasets, onProgress)
+  checkWeights(settings, set.benchmarks, warn)
+  const split = splitValidation(set.index, settings.validationShare, settings.seed)
+  if (split.train.length === 0)
+    throw new InputError('No instance with preference pairs is left to train on.', { file: options.preferences[0] })
+  if (split.validation.length === 0 && settings.validationShare > 0)
+    warn('No source is small enough for a validation part; the adapter of the last step is kept.')
+
+  const targets = await loraTargets(encoder, settings)
+  const sampler = createSampler(split.train, settings.batchSize, settings.seed)
+  const { stepsPerEpoch } = sampler
+  const evaluateEvery = settings.evaluateEvery ?? Math.max(1, Math.ceil(stepsPerEpoch / 2))
+  const threads = settings.threads ?? availableParallelism()
+  const module = isLossModule(settings.loss) ? await loadLossModule(settings) : undefined
+  const engine = await chooseEngine(settings)
+  return {
+    ...{ set, split, targets, sampler, evaluateEvery, threads, module, engine },
+    shapes: new Map(loraShapes(targets).map(({ name, shape }) => [name, shape as number[]])),
+    totalSteps: settings.steps ?? Math.max(1, Math.ceil(settings.epochs * stepsPerEpoch)),
+    checkpointEvery: settings.checkpointEvery ?? evaluateEvery,
+    fingerprint: await fingerprintOf(options, set, threads, module, engine.record),
+  }
+}
+
+/** Says which weights are for nothing, and refuses those under which there is nothing to train. */
+function checkWeights(settings: TrainSettings, benchmarks: string[], warn: (message: string) => void): void {
+  const known = benchmarks.map((name) => `"${name}"`).join(', ')
+  for (const name of Object.keys(settings.benchmarkWeights))
+    if (!benchmarks.includes(name)) warn(`"benchmarkWeights" names "${name}", which is not trained on (${known}).`)
+  if (benchmarks.length > 0 && benchmarks.every((name) => benchmarkWeight(settings, name) === 0))
+    throw new InputError(
+      `"benchmarkWeights" gives every benchmark (${known}) the weight 0, so there is nothing to train.`,
+    )
+}
+
+async function loraTargets(encoder: EncoderProfile, { targets, rank, alpha }: TrainSettings): Promise<LoraTarget[]> {
+  const modules = chosenModules(await encoderModules(encoder), targets)
+  if (modules.length === 0)
+    throw new InputError('No linear map of a layer was found in the encoder; name the modules to adapt (--targets).', {
+      file: encoder.weights,
+    })
+  for (const { module, inputs, outputs } of modules)
+    if (rank > Math.min(inputs, outputs))
+      throw new InputError(
+        `A rank of ${rank} is more than ${module} has to adapt (${outputs} x ${inputs}); give at most ${Math.min(inputs, outputs)}.`,
+      )
+  return modules.map(({ module, inputs, outputs }) => ({ module, inputs, outputs, rank, alpha }))
+}
+
+/** Everything that the bytes of the final adapter depend on. */
+async function fingerprintOf(
+  options: TrainOptions,
+  set: TrainingSet,
+  threads: number,
+  module: LossModule | undefined,
+  engine: EngineRecord,
+): Promise<Fingerprint> {
+  // How often and how many checkpoints are written has no say in what is trained, nor has the place of a loss module.
+  const { threads: _threads, keep: _keep, checkpointEvery: _every, ...rest } = options.settings
+  // What computes counts as it turned out, not as it was asked for.
+  const { engine: _engine, tfjsBackend: _backend, ...decisive } = rest
+  const settings = module === undefined ? decisive : { ...decisive, loss: 'a module' }
+  const named = (prefix: string, entries: object): Fingerprint =>
+    Object.fromEntries(
+      Object.entries(entries).map(([name, value]) => [
+        `${prefix} ${name}`,
+        typeof value === 'string' ? value : JSON.stringify(value),
+      ]),
+    )
+  return {
+    ...named('setting', settings),
+    ...(module && { 'loss module': module.sha256 }),
+    encoder: options.encoder.fingerprint,
+    'query encoder': options.queryEncoder.fingerprint,
+    ...named('data', Object.fromEntries(set.sources.map((s, i) => [`${i + 1} (${s.dataset}, ${s.split})`, s.hash]))),
+    ...named(
+      'preferences',
+      Object.fromEntries(set.sources.map((s, i) => [`${i + 1} (${s.dataset}, ${s.split})`, s.sha256])),
+    ),
+    ...named('version of', await versions()),
+    engine: engineText(engine),
+    machine: machine(),
+    threads: String(threads),
+  }
+}
