@@ -90,43 +90,27 @@ def input_names(model):
     return ["input_ids", "attention_mask"] + (["token_type_ids"] if hasattr(model.config, "type_vocab_size") else [])
 
 
+def export_graph(model, tokenizer, path, names, opset, **how):
+    example = feeds(tokenizer, SAMPLE, names)
+    inputs = tuple(torch.tensor(example[name]) for name in names)
+    with warnings.catch_warnings(), torch.no_grad(), hidden_forward(model, names):
+        warnings.simplefilter("ignore")
+        outputs = ["last_hidden_state"]
+        torch.onnx.export(model, inputs, str(path), input_names=names, output_names=outputs, opset_version=opset, **how)
+
+
 def export_torchscript(model, tokenizer, path, opset, names=None):
     names = names or input_names(model)
     axes = {0: "batch_size", 1: "sequence_length"}
-    example = feeds(tokenizer, SAMPLE, names)
-    with warnings.catch_warnings(), torch.no_grad(), hidden_forward(model, names):
-        warnings.simplefilter("ignore")
-        torch.onnx.export(
-            model,
-            tuple(torch.tensor(example[name]) for name in names),
-            str(path),
-            input_names=names,
-            output_names=["last_hidden_state"],
-            dynamic_axes={name: axes for name in [*names, "last_hidden_state"]},
-            opset_version=opset,
-            do_constant_folding=True,
-            dynamo=False,
-        )
+    dynamic = {name: axes for name in [*names, "last_hidden_state"]}
+    export_graph(model, tokenizer, path, names, opset, dynamic_axes=dynamic, do_constant_folding=True, dynamo=False)
 
 
 def export_dynamo(model, tokenizer, path, opset=18):
     names = input_names(model)
-    example = feeds(tokenizer, SAMPLE, names)
     axes = {0: torch.export.Dim("batch_size", min=1), 1: torch.export.Dim("sequence_length", min=2, max=512)}
-    with warnings.catch_warnings(), torch.no_grad(), hidden_forward(model, names):
-        warnings.simplefilter("ignore")
-        torch.onnx.export(
-            model,
-            tuple(torch.tensor(example[name]) for name in names),
-            str(path),
-            input_names=names,
-            output_names=["last_hidden_state"],
-            dynamic_shapes=(tuple(axes for _ in names),),
-            opset_version=opset,
-            dynamo=True,
-            external_data=False,
-            verbose=False,
-        )
+    dynamic = (tuple(axes for _ in names),)
+    export_graph(model, tokenizer, path, names, opset, dynamic_shapes=dynamic, dynamo=True, external_data=False, verbose=False)
     # where in whose Python each node came from: half the file, and full of this machine's paths
     graph = onnx.load(path)
     for node in graph.graph.node:

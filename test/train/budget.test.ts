@@ -5,11 +5,10 @@ import { describe, expect, it, vi } from 'vitest'
 import { InputError } from '../../src/support/errors.ts'
 import type { Batch } from '../../src/train/data/instances.ts'
 import { type LoopParts, trainLoop } from '../../src/train/loop.ts'
-import type { TrainingState } from '../../src/train/run/checkpoints.ts'
+import { initialState, type TrainingState } from '../../src/train/run/checkpoints.ts'
 import type { MetricsLine } from '../../src/train/run/metrics.ts'
 import { resolveSettings } from '../../src/train/settings.ts'
 import { chooseBudget, memoryOf } from '../../src/train/step/budget.ts'
-import { initialAdamW } from '../../src/train/step/optimizer.ts'
 import { isOutOfMemory, withinMemory } from '../../src/train/step/out-of-memory.ts'
 
 // Words of ONNX Runtime (CPU and CUDA), C++, Vulkan and JavaScript.
@@ -103,10 +102,7 @@ describe('a run that runs out of memory', () => {
   it('does the step again with half the budget, logs that, and goes on with it after a resume', async () => {
     const settings = await resolveSettings(undefined, { tokenBudget: 1000 })
     const tensors = new Map([['w', Float32Array.of(1, 2)]])
-    const state: TrainingState = {
-      ...{ step: 0, tensors, optimizer: initialAdamW(tensors), skipped: 0, skippedInARow: 0 },
-      ...{ best: { step: 0, metrics: undefined, tensors }, tokenBudget: 1000, lossScale: undefined },
-    }
+    const state = initialState(tensors, 1000)
     const asked: [number, number][] = []
     const lines: MetricsLine[] = []
     const checkpoints: TrainingState[] = []

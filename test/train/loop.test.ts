@@ -2,11 +2,11 @@ import { describe, expect, it } from 'vitest'
 import { createRandom } from '../../src/support/random.ts'
 import type { Batch } from '../../src/train/data/instances.ts'
 import { Interrupted, isBetter, type LoopParts, trainLoop } from '../../src/train/loop.ts'
-import type { TrainingState } from '../../src/train/run/checkpoints.ts'
+import { initialState, type TrainingState } from '../../src/train/run/checkpoints.ts'
 import type { MetricsLine, ValidationMetrics } from '../../src/train/run/metrics.ts'
 import { resolveSettings } from '../../src/train/settings.ts'
 import type { BatchGradients } from '../../src/train/step/gradients.ts'
-import { copyTensors, initialAdamW, type Tensors } from '../../src/train/step/optimizer.ts'
+import { copyTensors, type Tensors } from '../../src/train/step/optimizer.ts'
 
 const settings = await resolveSettings(undefined, { warmup: 0, schedule: 'constant', learningRate: 0.1 })
 
@@ -34,16 +34,7 @@ const metrics = (accuracy: number): ValidationMetrics => ({
 
 function newState(): TrainingState {
   const tensors: Tensors = new Map([['w', Float32Array.of(1, 2)]])
-  return {
-    step: 0,
-    tensors,
-    optimizer: initialAdamW(tensors),
-    best: { step: 0, metrics: undefined, tensors },
-    skipped: 0,
-    skippedInARow: 0,
-    tokenBudget: 4096,
-    lossScale: undefined,
-  }
+  return initialState(tensors, 4096)
 }
 
 /** A loop over made-up gradients: `gradient(step)` may hold anything. */

@@ -1,27 +1,17 @@
 import { describe, expect, it } from 'vitest'
 import type { Batch } from '../../src/train/data/instances.ts'
 import { type LoopParts, trainLoop } from '../../src/train/loop.ts'
-import type { TrainingState } from '../../src/train/run/checkpoints.ts'
+import { initialState, type TrainingState } from '../../src/train/run/checkpoints.ts'
 import type { MetricsLine } from '../../src/train/run/metrics.ts'
 import { resolveSettings } from '../../src/train/settings.ts'
 import { grown, initialLossScale, LARGEST_SCALE, lowered } from '../../src/train/step/loss-scale.ts'
-import { initialAdamW } from '../../src/train/step/optimizer.ts'
 
 const settings = await resolveSettings(undefined, { learningRate: 0.1, warmup: 0, schedule: 'constant' })
 const batch = { micro: [{}], pairs: 2 } as unknown as Batch
 
 function stateWith(scale: number): TrainingState {
   const tensors = new Map([['w', Float32Array.of(1, 2)]])
-  return {
-    step: 0,
-    tensors,
-    optimizer: initialAdamW(tensors),
-    best: { step: 0, metrics: undefined, tensors },
-    skipped: 0,
-    skippedInARow: 0,
-    tokenBudget: 4096,
-    lossScale: { scale, goodSteps: 0 },
-  }
+  return initialState(tensors, 4096, { scale, goodSteps: 0 })
 }
 
 /** Trains where a gradient overflows above `most`, and the loss is `loss(step)`. */

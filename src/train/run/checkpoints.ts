@@ -6,7 +6,7 @@ import { openSafetensors, type Tensor, writeSafetensors } from '../../onnx/index
 import { InputError } from '../../support/errors.ts'
 import { atomicFolder, fileError, sha256File } from '../../support/files.ts'
 import type { LossScale } from '../step/loss-scale.ts'
-import type { AdamWState, Tensors } from '../step/optimizer.ts'
+import { type AdamWState, initialAdamW, type Tensors } from '../step/optimizer.ts'
 import type { MetricsLine, ValidationMetrics } from './metrics.ts'
 
 const SCHEMA = 'canopy-checkpoint/2'
@@ -39,6 +39,20 @@ export interface TrainingState {
   lossScale: LossScale | undefined
   /** What the last step did, where its validation was broken off: it is not in metrics.jsonl yet. */
   unvalidated?: MetricsLine | undefined
+}
+
+/** The state before the first step. */
+export function initialState(tensors: Tensors, tokenBudget: number, lossScale?: LossScale): TrainingState {
+  return {
+    step: 0,
+    tensors,
+    optimizer: initialAdamW(tensors),
+    best: { step: 0, metrics: undefined, tensors },
+    skipped: 0,
+    skippedInARow: 0,
+    tokenBudget,
+    lossScale,
+  }
 }
 
 /** Whatever the bits of the result depend on, by name. */

@@ -10,8 +10,8 @@ import type { Engine, TrainableEncoder } from '../engine/engine.ts'
 import { builtInLoss } from '../loss/pairwise.ts'
 import { chooseBudget, memoryOf } from '../step/budget.ts'
 import { initialLossScale } from '../step/loss-scale.ts'
-import { initialAdamW, type Tensors } from '../step/optimizer.ts'
-import type { TrainingState } from './checkpoints.ts'
+import type { Tensors } from '../step/optimizer.ts'
+import { initialState, type TrainingState } from './checkpoints.ts'
 import type { RunPlan } from './plan.ts'
 import type { TrainOptions } from './run.ts'
 
@@ -103,16 +103,8 @@ export async function openTrainer(
 export async function firstState(options: TrainOptions, plan: RunPlan, trainer: Trainer): Promise<TrainingState> {
   const { seed, tokenBudget, precision } = options.settings
   const tensors = initialLora(plan.targets, `${seed}/lora`)
-  return {
-    step: 0,
-    tensors,
-    optimizer: initialAdamW(tensors),
-    best: { step: 0, metrics: undefined, tensors },
-    skipped: 0,
-    skippedInARow: 0,
-    tokenBudget: tokenBudget === 'auto' ? await measuredBudget(options, plan, trainer, tensors) : tokenBudget,
-    lossScale: precision === 'fp16' ? initialLossScale() : undefined,
-  }
+  const budget = tokenBudget === 'auto' ? await measuredBudget(options, plan, trainer, tensors) : tokenBudget
+  return initialState(tensors, budget, precision === 'fp16' ? initialLossScale() : undefined)
 }
 
 /** Batches that are looked at for how large a token budget can be of use. */
