@@ -6,7 +6,7 @@
 //
 // On Linux without a graphics card, WebGPU runs on a software Vulkan driver such as SwiftShader's, named in VK_ICD_FILENAMES.
 import { parseArgs } from 'node:util'
-import { chosenModules, encoderModules, initialLora, readEncoder } from '../dist/encoder/index.js'
+import { chosenModules, encoderModules, initialLora, readEncoder, textSequence } from '../dist/encoder/index.js'
 import { placementText } from '../dist/onnx/index.js'
 import { createRandom } from '../dist/support/random.js'
 import { loraEncoder } from '../dist/train/engine/encoder.js'
@@ -34,7 +34,9 @@ const tensors = initialLora(targets, 'devices')
 for (const [name, data] of tensors)
   if (name.includes('lora_B')) for (let i = 0; i < data.length; i++) data[i] = 0.02 * random.normal()
 const sequences = Array.from({ length: nodes }, () =>
-  Int32Array.from({ length: Math.ceil(length / 2) + random.int(Math.ceil(length / 2)) }, () => 1 + random.int(60)),
+  textSequence(
+    Int32Array.from({ length: Math.ceil(length / 2) + random.int(Math.ceil(length / 2)) }, () => 1 + random.int(60)),
+  ),
 )
 const pairs = sequences.map((_, i) => ({ preferred: i, other: (i + 1) % nodes, question: 0, weight: 1 / nodes }))
 const queries = Float32Array.from({ length: profile.dimension }, () => random.normal())
@@ -42,7 +44,7 @@ const size = Math.hypot(...queries)
 for (let i = 0; i < queries.length; i++) queries[i] /= size
 
 async function measure(device, precision) {
-  const encoder = await loraEncoder(profile, targets, 0, precision === 'fp32' ? 'merged' : 'beside')
+  const encoder = await loraEncoder(profile, targets, 0, { update: precision === 'fp32' ? 'merged' : 'beside' })
   let placement
   const engine = await openEngine({
     ...{ encoder, queries: () => queries, tokenBudget: nodes * length, threads: undefined, device, precision },

@@ -5,7 +5,14 @@
 //   npm run build
 //   node bench/engines.mjs --encoder <MiniLM folder> [--tokens 512] [--rounds 3] [--backends wasm,cpu]
 import { parseArgs } from 'node:util'
-import { chosenModules, encoderModules, initialLora, loadTokenizer, readEncoder } from '../dist/encoder/index.js'
+import {
+  chosenModules,
+  encoderModules,
+  initialLora,
+  loadTokenizer,
+  readEncoder,
+  textSequence,
+} from '../dist/encoder/index.js'
 import { createRandom } from '../dist/support/random.js'
 import { loraEncoder } from '../dist/train/engine/encoder.js'
 import { openEngine } from '../dist/train/engine/engine.js'
@@ -33,7 +40,7 @@ for (const [name, data] of tensors) if (name.includes('lora_B')) data.set(Array.
 
 const LENGTH = 64
 const sequences = Array.from({ length: Math.ceil(Number(flags.tokens) / LENGTH) }, () =>
-  Int32Array.from({ length: LENGTH }, () => 1000 + random.int(20000)),
+  textSequence(Int32Array.from({ length: LENGTH }, () => 1000 + random.int(20000))),
 )
 const queries = Float32Array.from({ length: profile.dimension }, () => random.normal())
 const length = Math.hypot(...queries)

@@ -6,7 +6,7 @@
 //   node bench/imported-gradients.mjs exported/*
 import { basename, join } from 'node:path'
 import { addGradients } from '../dist/autodiff/index.js'
-import { encoderGraph, encoderModules, loraA, loraB, readEncoder } from '../dist/encoder/index.js'
+import { encoderGraph, encoderModules, loraA, loraB, readEncoder, textSequence } from '../dist/encoder/index.js'
 import { GraphBuilder, openSafetensors, openSession, prune } from '../dist/onnx/index.js'
 
 const [RANK, ALPHA] = [2, 4]
@@ -16,7 +16,7 @@ const TOLERANCE = 1e-4
 async function sequencesOf(stored) {
   const names = [...stored.tensors.keys()].filter((name) => name.startsWith('ids.')).sort()
   const read = await Promise.all(names.map((name) => stored.read(name)))
-  return read.map(({ data }) => Int32Array.from(data, Number))
+  return read.map(({ data }) => textSequence(Int32Array.from(data, Number)))
 }
 
 /** ‖a − b‖ / ‖b‖ */

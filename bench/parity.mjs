@@ -20,6 +20,7 @@ import {
   readAdapter,
   readEncoder,
   selectTargets,
+  textSequence,
   writeAdapter,
 } from '../dist/encoder/index.js'
 import { exportEncoder } from '../dist/export/index.js'
@@ -145,17 +146,16 @@ async function compareGradients(label, adapter, folder) {
       queries: (question) => queries.subarray(question * dimension, (question + 1) * dimension),
     })
     // a limit of 64 tokens on every other instance, so that truncated nodes are among them
-    const cut = (text) => {
-      const { ids, truncated } = tokenizer.encode(profile.prompts.node + text)
-      return ids.length <= 64
-        ? { ids, truncated }
-        : { ids: Int32Array.from([...ids.subarray(0, 63), ids.at(-1)]), truncated: true }
-    }
+    const encode = (limit) => async (inputs) =>
+      inputs.map(({ text }) => {
+        const { ids, truncated } = tokenizer.encode(profile.prompts.node + text)
+        return ids.length <= limit
+          ? { sequence: textSequence(ids), truncated }
+          : { sequence: textSequence(Int32Array.from([...ids.subarray(0, limit - 1), ids.at(-1)])), truncated: true }
+      })
     const instances = []
     for (let n = 0; n < Number(flags.instances); n++)
-      instances.push(
-        await readInstance(set, n, n % 2 ? cut : (text) => tokenizer.encode(profile.prompts.node + text), true),
-      )
+      instances.push(await readInstance(set, n, encode(n % 2 ? 64 : Number.POSITIVE_INFINITY), settings))
     const { micro, truncatedNodes, pairs } = assembleBatch(
       instances,
       settings,
@@ -169,7 +169,7 @@ async function compareGradients(label, adapter, folder) {
     const path = await python('gradients', {
       model: resolve(flags.encoder),
       adapter: folder,
-      sequences: batch.sequences.map((ids) => [...ids]),
+      sequences: batch.sequences.map(({ ids }) => [...ids]),
       queries: querySequences,
       pairs: batch.pairs.map(({ question, preferred, other, weight }) => [question, preferred, other, weight]),
       loss,

@@ -37,7 +37,7 @@ const { values: flags } = parseArgs({
 if (flags.encoder === undefined) throw new Error('Give --encoder.')
 const [threads, rounds, rank] = [flags.threads, flags.rounds, flags.rank].map(Number)
 
-const profile = await readEncoder(flags.encoder, { prompts: {} })
+const profile = await readEncoder(flags.encoder)
 const { padId } = await loadTokenizer(profile)
 const targets = chosenModules(await encoderModules(profile), ['all-linear']).map((module) => ({
   ...module,
@@ -235,7 +235,7 @@ const result = {
   machine: describeMachine(),
   encoder: profile.id,
   threads,
-  tokens: sequences.reduce((sum, { length }) => sum + length, 0),
+  tokens: sequences.reduce((sum, { ids }) => sum + ids.length, 0),
   computed,
   rows: sizes,
   step: {

@@ -80,7 +80,7 @@ if (only.has('time')) {
   const sizes = []
   for (let tokens = 1024; tokens <= Number(flags.largest); tokens *= 2) sizes.push(tokens)
   const batches = sizes.map((tokens) => treeNodes(tokens, { seed: `time/${tokens}` }))
-  const tokens = batches.map((sequences) => sequences.reduce((sum, { length }) => sum + length, 0))
+  const tokens = batches.map((sequences) => sequences.reduce((sum, { ids }) => sum + ids.length, 0))
   const clocks = { seconds: sizes.map(() => Infinity), processorSeconds: sizes.map(() => Infinity) }
   const keep = (clock, i, value) => {
     clocks[clock][i] = Math.min(clocks[clock][i], value)

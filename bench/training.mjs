@@ -202,7 +202,7 @@ async function judge(encoder, adapterFolder, instances) {
       tensors: new Map(),
       queries: training.queries,
       dimension: training.dimension,
-      tokenise: training.tokenise,
+      encode: training.encode,
       rendering: settings,
       loss: settings,
       weighting: settings,

@@ -1,16 +1,25 @@
 /**
- * The public library: hierarchies, preference pairs and the refinement rule as pure functions, and an encoder pair that refines
- * passages.
+ * The public library: hierarchies, preference pairs and the refinement rule as pure functions, an encoder pair that refines
+ * texts, tables, images and videos, and the same pair's embeddings.
  *
  * @packageDocumentation
  */
 export {
+  type Embedded,
+  type Embedder,
+  type EmbedderOptions,
   type Encoder,
+  type EncoderInput,
+  type EncoderPair,
+  encoderInput,
   type KeptRange,
   type OpenEncoderOptions,
   openEncoder,
+  openPair,
+  type PairOptions,
   type RefinedItem,
   type RefineInput,
+  readEncoderPair,
 } from './encoder/index.ts'
 export {
   buildHierarchy,

@@ -15,7 +15,7 @@ const mayImport: Record<string, string[]> = {
   onnx: ['support'],
   autodiff: ['onnx', 'support'],
   tfjs: ['onnx', 'support'],
-  encoder: ['onnx', 'refine', 'hierarchy', 'support'],
+  encoder: ['onnx', 'media', 'refine', 'hierarchy', 'support'],
   eval: ['encoder', 'preferences', 'refine', 'data', 'hierarchy', 'support'],
   train: ['autodiff', 'tfjs', 'onnx', 'encoder', 'eval', 'preferences', 'refine', 'data', 'hierarchy', 'support'],
   report: ['eval', 'media', 'preferences', 'refine', 'data', 'hierarchy', 'support'],

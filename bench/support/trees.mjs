@@ -12,7 +12,8 @@ export function treeNodes(tokens, { seed = 'trees', vocabulary = 30000, longest 
   const add = (length) => {
     const kept = Math.min(length, tokens - total)
     if (kept < 8) return
-    sequences.push(Int32Array.from({ length: kept }, () => 1000 + Math.floor(random.next() * (vocabulary - 1000))))
+    const ids = Int32Array.from({ length: kept }, () => 1000 + Math.floor(random.next() * (vocabulary - 1000)))
+    sequences.push({ ids })
     total += kept
     if (length < 2 * SHORTEST) return
     add(Math.ceil(length / 2))

@@ -3,12 +3,12 @@
 import { existsSync, mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { import2wiki, importHotpotqa, importNq, openDataset } from '../../dist/data/index.js'
-import { encoderGraph, loadTokenizer, openEmbedder, runTokens } from '../../dist/encoder/index.js'
+import { encoderGraph, openEmbedder, openReader, runTokens } from '../../dist/encoder/index.js'
 import { writeSafetensors } from '../../dist/onnx/index.js'
 import { buildPreferences } from '../../dist/preferences/index.js'
 import { assembleBatch, createDistinct, readInstance, shareOut } from '../../dist/train/data/instances.js'
 import { createSampler, splitValidation } from '../../dist/train/data/sampler.js'
-import { openTrainingSet, renderInstance } from '../../dist/train/data/training-set.js'
+import { instanceInputs, openTrainingSet } from '../../dist/train/data/training-set.js'
 
 const SETS = [
   ['hotpotqa', importHotpotqa, 'hotpotqa/train_distractor.json'],
@@ -45,9 +45,9 @@ export async function openTraining({ files, profile, settings, threads, work }) 
     files.map(({ preferences }) => preferences),
     datasets,
   )
-  const tokenizer = await loadTokenizer(profile)
+  const reader = await openReader(profile)
   const prompt = profile.prompts.node
-  const tokenise = (text) => tokenizer.encode(prompt + text)
+  const encode = (inputs) => reader.encode(inputs, 'node')
   const split = splitValidation(set.index, settings.validationShare, settings.seed)
   const sampler = createSampler(split.train, settings.batchSize, settings.seed)
 
@@ -65,7 +65,7 @@ export async function openTraining({ files, profile, settings, threads, work }) 
   return {
     set,
     split,
-    tokenise,
+    encode,
     queries: (question) => queries.subarray(question * dimension, (question + 1) * dimension),
     queryFile,
     dimension,
@@ -79,15 +79,18 @@ export async function openTraining({ files, profile, settings, threads, work }) 
       const instances = []
       const nodes = new Map()
       for (const number of numbers) {
-        const instance = await readInstance(set, number, tokenise, settings)
+        const instance = await readInstance(set, number, encode, settings)
         instances.push(instance)
-        nodes.set(instance, renderInstance(await set.read(number), settings))
+        nodes.set(
+          instance,
+          instanceInputs(await set.read(number), settings).map(({ text }) => text),
+        )
       }
       const distinct = createDistinct()
       const texts = []
       const pairs = []
       for (const { instance, pairs: own } of shareOut(instances, settings, set.benchmarks).members) {
-        const place = instance.sequences.map((ids) => distinct.add(ids))
+        const place = instance.sequences.map((sequence) => distinct.add(sequence))
         nodes.get(instance).forEach((text, node) => {
           texts[place[instance.places[node]]] ??= prompt + text
         })
@@ -98,11 +101,11 @@ export async function openTraining({ files, profile, settings, threads, work }) 
     },
     /** Tokens that this engine computes in each step with an encoder, padding included. */
     async computed(encoder) {
-      const { tokens } = await encoderGraph(encoder, [], tokenizer.padId)
+      const { tokens } = await encoderGraph(encoder, [], reader.padId)
       const computed = []
       for (let step = 1; step <= settings.steps; step++) {
         const instances = []
-        for (const number of sampler.batch(step)) instances.push(await readInstance(set, number, tokenise, settings))
+        for (const number of sampler.batch(step)) instances.push(await readInstance(set, number, encode, settings))
         const { tokenBudget } = settings
         const run = runTokens('cpu')
         const { micro } = assembleBatch(instances, settings, set.benchmarks, tokens, tokenBudget, run)

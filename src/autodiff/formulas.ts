@@ -239,7 +239,8 @@ export function centred({ dy, node, y, g }: RuleContext): string {
  * O has a head's width of columns where P has the sequence length. (The sum is that of FlashAttention's backward pass,
  * Dao et al. 2022, appendix B.2.)
  */
-export function attentionCentred({ node, y: [p], g, onlyUse, gradientOf }: RuleContext): string | undefined {
+export function attentionCentred({ node, g, onlyUse, gradientOf }: RuleContext): string | undefined {
+  const p = node.outputs[0] as string
   const use = onlyUse(p)
   if (use === undefined || !['MatMul', 'FusedMatMul'].includes(use.op) || use.inputs[0] !== p) return undefined
   const { transA, transB, alpha } = productOptions(use)

@@ -1,7 +1,9 @@
 import { type Graph, GraphBuilder, type Node, operatorRule, readersOf } from '../onnx/index.ts'
 import { InputError } from '../support/errors.ts'
 import { fuseSums } from './fuse.ts'
+import { orderBackward } from './order.ts'
 import { reassociate } from './reassociate.ts'
+import { recomputed } from './recompute.ts'
 import type { Values } from './rule.ts'
 import { gradients as rules, severalOutputs } from './rules.ts'
 
@@ -31,6 +33,7 @@ export function addGradients(graph: Graph, seeds: Record<string, string | 1>, wr
   const g = GraphBuilder.from(graph)
   const varies = dependents(graph, wrt)
   const onlyUse = onlyUses(graph, Object.keys(seeds))
+  const again = recomputed(g, graph)
   const parts = new Map<string, string[]>()
   const contribute = (value: string, part: string) => {
     const known = parts.get(value)
@@ -45,8 +48,11 @@ export function addGradients(graph: Graph, seeds: Record<string, string | 1>, wr
     return total
   }
 
-  for (const [value, seed] of Object.entries(seeds))
-    contribute(value, seed === 1 ? g.expand(g.cast(g.scalar(1), g.type(value).dtype), g.shape(value)) : seed)
+  const seeded = Object.entries(seeds).map(([value, seed]) => {
+    const part = seed === 1 ? g.expand(g.cast(g.scalar(1), g.type(value).dtype), g.shape(value)) : seed
+    contribute(value, part)
+    return part
+  })
 
   for (const node of graph.nodes.toReversed()) {
     const wanted = node.inputs.map((value) => varies.has(value))
@@ -60,8 +66,8 @@ export function addGradients(graph: Graph, seeds: Record<string, string | 1>, wr
       throw new InputError(`No gradient for: output ${later} of ${node.op} (node "${node.name}")`)
     const made = rule({
       node,
-      x: padded(node.inputs),
-      y: padded(node.outputs),
+      x: padded(node.inputs.map(again)),
+      y: padded(node.outputs.map(again)),
       dy: dys[0] as string,
       dys,
       g,
@@ -81,8 +87,9 @@ export function addGradients(graph: Graph, seeds: Record<string, string | 1>, wr
     const total = gradientOf(value)
     if (total !== null) gradients.set(value, total)
   }
-  const whole = reassociate(g.build(), graph.nodes.length, gradients.values())
-  return { graph: fuseSums(whole, graph.nodes.length, gradients.values()), gradients }
+  const first = graph.nodes.length
+  const whole = fuseSums(reassociate(g.build(), first, gradients.values()), first, gradients.values())
+  return { graph: orderBackward(whole, first, seeded), gradients }
 }
 
 /** Rules look at three inputs and outputs at least, of which a node may have fewer. */

@@ -264,7 +264,11 @@ export const gradients: Record<string, GradientRule> = {
   },
   // y = x·r∘γ, r = 1/√(mean x² + ε):  dx = r·(dy∘γ − x·r²·mean(dy∘γ∘x));  dγ = Σ dy∘x·r
   SimplifiedLayerNormalization: (ctx) =>
-    rmsGradients(ctx, () => ctx.g.cast(ctx.g.withOutputs(ctx.node, 2)[1] as string, dtypeOf(ctx.g, ctx.dy))),
+    rmsGradients(ctx, () => {
+      // ONNX Runtime takes the output for larger than it is where several axes are normalised, and lends out its memory as such
+      if (trailingAxes(ctx.node, ctx.g.shape(ctx.dy).length).length > 1) return inverseRms(ctx)
+      return ctx.g.cast(ctx.g.withOutputs(ctx.node, 2)[1] as string, dtypeOf(ctx.g, ctx.dy))
+    }),
   RMSNormalization: (ctx) => rmsGradients(ctx, () => inverseRms(ctx)),
   // Quantised weights stay as they are, and so do their scales.
   DequantizeLinear: ({ node }) => [

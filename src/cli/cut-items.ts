@@ -28,16 +28,13 @@ export async function cutOptions(
       '--max-item-tokens needs --encoder <folder>, whose tokenizer counts the tokens: encoders differ in what a token is.',
     )
   }
-  const { loadTokenizer, locateEncoder, readEncoder } = await import('../encoder/index.ts')
+  const { locateEncoder, nodeTokenCounter, readEncoder } = await import('../encoder/index.ts')
   const { folder } = await locateEncoder(encoder, { onProgress: out.progress })
-  const profile = await readEncoder(folder)
-  const tokenizer = await loadTokenizer(profile)
-  if (maxItemTokens > tokenizer.maxLength) {
-    out.warn(
-      `the encoder takes ${tokenizer.maxLength} tokens: items of ${maxItemTokens} are cut off there all the same.`,
-    )
+  const { maxLength, countTokens } = await nodeTokenCounter(await readEncoder(folder))
+  if (maxItemTokens > maxLength) {
+    out.warn(`the encoder takes ${maxLength} tokens: items of ${maxItemTokens} are cut off there all the same.`)
   }
-  return { maxItemTokens, countTokens: (text) => tokenizer.count(profile.prompts.node + text) }
+  return { maxItemTokens, countTokens }
 }
 
 const PLACES_SHOWN = 5

@@ -2,9 +2,9 @@ import { dirname, join, resolve } from 'node:path'
 import type { Command } from 'commander'
 import {
   type CanopySettings,
-  loadTokenizer,
   locateEncoder,
   openPair,
+  openReader,
   readEncoder,
   readEncoderPair,
   settingsDrift,
@@ -21,14 +21,27 @@ import {
   tokensText,
 } from '../eval/index.ts'
 import type { TableFormatName } from '../hierarchy/index.ts'
-import type { Device } from '../onnx/index.ts'
+import type { Device, Precision } from '../onnx/index.ts'
 import { UsageError } from '../support/errors.ts'
 import { exists } from '../support/files.ts'
-import { deviceOption, type EncoderFlags, onnxFileOption, poolingOptions, tableFormatOption, whole } from './flags.ts'
+import {
+  deviceOption,
+  type EncoderFlags,
+  onErrorOption,
+  onnxFileOption,
+  poolingOptions,
+  precisionOption,
+  type StatedFlags,
+  statedFlags,
+  statedOptions,
+  tableFormatOption,
+  whole,
+} from './flags.ts'
 import { interruptible } from './interrupt.ts'
 import { createOutput, type Output } from './output.ts'
+import { sharedTokensText } from './shared-tokens.ts'
 
-interface Flags extends EncoderFlags {
+interface Flags extends EncoderFlags, StatedFlags {
   encoder?: string
   scores?: string[]
   frozenScores?: string[]
@@ -46,8 +59,11 @@ interface Flags extends EncoderFlags {
   retrieved: boolean
   threads?: number
   device?: Device
+  precision?: Precision
   tokenBudget?: number
   cache?: string
+  sharePrefixes?: boolean
+  onError?: 'stop' | 'skip'
   allowOverlap?: boolean
   report: boolean
   json?: boolean
@@ -79,14 +95,20 @@ export function register(program: Command): void {
     .option('--title', "start every node's text with its item's title (default: as trained)")
     .option('--no-title', 'leave titles out')
     .addOption(tableFormatOption('default: as trained, else markdown'))
+    .addOption(statedOptions('default: as trained')[0])
+    .addOption(statedOptions('default: as trained')[1])
+    .addOption(statedOptions('default: as trained')[2])
     .option('--branching <n>', 'children of a node of the hierarchy, at most (default: as trained, else 2)', whole(2))
     .option('--seed <n>', 'seed of the permuted questions and of the resampling', whole(0), 1)
     .option('--resamples <n>', 'resamples of the bootstrap', whole(1), 10_000)
     .option('--no-retrieved', 'score gold items only, not what was retrieved beside them')
     .option('--threads <n>', 'threads of ONNX Runtime (default: all processors)', whole(1))
     .addOption(deviceOption('where the encoders run'))
+    .addOption(precisionOption())
     .option('--token-budget <n>', 'tokens computed at once; bounds memory (default: 4096)', whole(16))
-    .option('--cache <folder>', 'keep node embeddings there, and take them from there')
+    .option('--cache <folder>', 'keep embeddings and visual features there, and take them from there')
+    .option('--no-share-prefixes', 'compute every node by itself, also what several begin with alike')
+    .addOption(onErrorOption())
     .option('--allow-overlap', 'evaluate although sources of the split were trained on')
     .option('--no-report', 'leave out report.html, the figures and the viewer of the evidence')
     .option('--json', 'print the metrics as JSON')
@@ -128,8 +150,13 @@ async function run(flags: Flags): Promise<void> {
     'title',
     'threads',
     'device',
+    'precision',
     'tokenBudget',
     'cache',
+    'queryInstruction',
+    'nodeInstruction',
+    'dimensions',
+    'onError',
     'allowOverlap',
   ] as const) {
     if (flags[name] === undefined) continue
@@ -183,15 +210,16 @@ async function runScores(flags: Flags, scores: string[], out: Output): Promise<E
 async function openTokenizer(name: string, out: Output) {
   const { folder, ...known } = await locateEncoder(name, { onProgress: out.progress })
   const profile = await readEncoder(folder, known)
-  const tokenizer = await loadTokenizer(profile)
-  const special = tokenizer.count('')
-  return { name: profile.id, countTokens: (text: string) => tokenizer.count(text) - special }
+  const reader = await openReader(profile)
+  const special = reader.count('')
+  return { name: profile.id, countTokens: (text: string) => reader.count(text) - special }
 }
 
 async function runEncoders(flags: Flags, encoderName: string, out: Output): Promise<EvaluationResult> {
   const { adapter: adapterFolder, queryEncoder, onnxFile, pooling, normalize } = flags
   const pair = await readEncoderPair(encoderName, {
     ...{ adapter: adapterFolder, queryEncoder, onnxFile, pooling, normalize },
+    ...statedFlags(flags),
     onProgress: out.progress,
   })
   const { encoder, query } = pair
@@ -213,15 +241,17 @@ async function runEncoders(flags: Flags, encoderName: string, out: Output): Prom
   const opened = await openPair(pair, {
     ...(flags.threads !== undefined && { threads: flags.threads }),
     ...(flags.device !== undefined && { device: flags.device }),
+    ...(flags.precision !== undefined && { precision: flags.precision }),
     ...(flags.tokenBudget !== undefined && { tokenBudget: flags.tokenBudget }),
     ...(flags.cache !== undefined && { cache: flags.cache }),
+    ...(flags.sharePrefixes !== undefined && { share: flags.sharePrefixes }),
     warn: out.warn,
   })
   const tuned = opened.node === opened.query ? undefined : opened.node
   try {
-    const { tokenizer } = opened.node
-    const special = tokenizer.count('')
-    return await interruptible(async (signal) =>
+    const { reader } = opened.node
+    const special = reader.count('')
+    const result = await interruptible(async (signal) =>
       evaluate({
         ...common(flags),
         query: opened.query,
@@ -232,18 +262,26 @@ async function runEncoders(flags: Flags, encoderName: string, out: Output): Prom
           frozen: query.id,
           fineTuned: adapterFolder === undefined ? encoder.id : `${encoder.id} with the adapter ${adapterFolder}`,
         },
-        countTokens: (text) => tokenizer.count(text) - special,
+        countTokens: (text) => reader.count(text) - special,
         tokenizer: encoder.id,
         title,
         tableFormat,
         branching,
         trainingData: tuned === undefined ? undefined : await readTrainingData(adapterFolder ?? encoderName),
         allowOverlap: flags.allowOverlap,
+        onError: flags.onError,
         looksFile: await looksFile(flags),
         onProgress: out.progress,
         signal,
       }),
     ).finally(out.done)
+    const counts = [opened.query, ...(tuned === undefined ? [] : [tuned])].map(({ counts }) => counts)
+    const shared = sharedTokensText({
+      computed: counts.reduce((sum, { computedTokens }) => sum + computedTokens, 0),
+      total: counts.reduce((sum, { tokens }) => sum + tokens, 0),
+    })
+    if (shared !== undefined) out.line(shared)
+    return result
   } finally {
     await opened.close()
   }

@@ -1,30 +1,44 @@
 import { readFileSync } from 'node:fs'
 import { dirname, resolve } from 'node:path'
 import { type Command, Option } from 'commander'
-import { readEncoderPair } from '../encoder/index.ts'
+import { changesNothing, readEncoderPair } from '../encoder/index.ts'
 import { readTrainingData } from '../eval/index.ts'
 import {
   type CheckInstance,
   type Comparison,
+  comparedText,
+  concerns,
+  EXPORT_TYPES,
+  type ExportedEncoder,
+  type ExportType,
   exportEncoder,
   measuredTable,
   type SelfCheck,
-  type Written,
 } from '../export/index.ts'
 import type { TableFormatName } from '../hierarchy/index.ts'
 import type { Device } from '../onnx/index.ts'
 import { InputError } from '../support/errors.ts'
 import { heldOutInstances } from '../train/index.ts'
-import { deviceOption, type EncoderFlags, onnxFileOption, poolingOptions, tableFormatOption, whole } from './flags.ts'
+import {
+  deviceOption,
+  type EncoderFlags,
+  onnxFileOption,
+  poolingOptions,
+  type StatedFlags,
+  statedFlags,
+  statedOptions,
+  tableFormatOption,
+  whole,
+} from './flags.ts'
 import { interruptible } from './interrupt.ts'
 import { createOutput, type Output } from './output.ts'
 
-interface Flags extends EncoderFlags {
+interface Flags extends EncoderFlags, StatedFlags {
   encoder: string
   adapter?: string
   queryEncoder?: string
   output: string
-  dtype: 'fp32'
+  dtype: ExportType[]
   bundle?: boolean
   title?: boolean
   tableFormat?: TableFormatName
@@ -54,13 +68,19 @@ export function register(program: Command): void {
     .addOption(poolingOptions()[1])
     .requiredOption('--output <folder>', 'folder to write')
     .addOption(
-      new Option('--dtype <type>', 'type of the weights of a checkpoint; an ONNX graph keeps its own')
-        .choices(['fp32'])
-        .default('fp32'),
+      new Option(
+        '--dtype <types...>',
+        'types of the weights of a checkpoint, each a graph of its own, the first one what the folder is opened by; an ONNX graph keeps its own',
+      )
+        .choices(EXPORT_TYPES)
+        .default(['fp32'], 'fp32'),
     )
     .option('--bundle', 'put the query encoder into the folder too, so that it refines by itself')
     .option('--no-title', 'without an adapter that says so: regions do not start with their title')
     .addOption(tableFormatOption('without an adapter that says so; default: markdown'))
+    .addOption(statedOptions('default: as trained')[0])
+    .addOption(statedOptions('default: as trained')[1])
+    .addOption(statedOptions('default: as trained')[2])
     .option('--check-items <n>', 'held-out items in the comparison, at most', whole(0), 200)
     .option('--threads <n>', 'threads of ONNX Runtime (default: all processors)', whole(1))
     .addOption(deviceOption('where the comparison runs'))
@@ -69,7 +89,8 @@ export function register(program: Command): void {
       'after',
       `
 Example:
-  $ canopy export --encoder models/all-MiniLM-L6-v2 --adapter runs/minilm/adapter --bundle --output runs/minilm/export`,
+  $ canopy export --encoder models/all-MiniLM-L6-v2 --adapter runs/minilm/adapter --bundle --output runs/minilm/export
+  $ canopy export --encoder models/Qwen3-VL-Embedding-2B --adapter runs/qwen/adapter --dtype fp16 int4 --output runs/qwen/export`,
     )
     .action(run)
 }
@@ -79,8 +100,13 @@ async function run(flags: Flags): Promise<void> {
   const { adapter, queryEncoder, onnxFile, pooling, normalize } = flags
   const pair = await readEncoderPair(flags.encoder, {
     ...{ adapter, queryEncoder, onnxFile, pooling, normalize },
+    ...statedFlags(flags),
     onProgress: out.progress,
   })
+  if (pair.adapter !== undefined && changesNothing(pair.adapter))
+    out.warn(
+      `The adapter ${adapter} changes nothing: no step of its run did better than the frozen encoder. What is exported is the encoder as it was.`,
+    )
   const runFolder = adapter === undefined ? undefined : dirname(resolve(adapter))
   const settings = pair.trained
     ? pair.settings
@@ -101,6 +127,7 @@ async function run(flags: Flags): Promise<void> {
       instances,
       trainingData: adapter === undefined ? undefined : await readTrainingData(adapter),
       table: runFolder === undefined ? undefined : await measuredTable(runFolder),
+      types: [...new Set(flags.dtype)],
       version,
       threads: flags.threads,
       device: flags.device,
@@ -110,6 +137,12 @@ async function run(flags: Flags): Promise<void> {
   ).finally(out.done)
   out.json({ output: resolve(flags.output), ...check })
   out.line(checkText(check))
+  const { type, others = {} } = check
+  for (const [name, found] of Object.entries({ [type]: check, ...others })) {
+    const why = concerns(name as ExportType, found)
+    if (why.length > 0)
+      out.warn(`The graph in ${name}: ${why.join('; ')}. Measure it on your data before you use it (canopy evaluate).`)
+  }
   out.line(`Exported encoder: ${flags.output}`)
 }
 
@@ -124,14 +157,11 @@ async function heldOutItems(runFolder: string, branching: number, most: number, 
   }
 }
 
-export function checkText(check: SelfCheck & Written): string {
-  const { texts, truncated, unrounded, refinement, merged, beside, dequantised } = check
-  const close = ({ minCosine, maxDifference, bounds }: Comparison): string =>
-    `smallest cosine ${minCosine.toFixed(7)}, largest difference ${maxDifference.toExponential(1)} (at least ${Number(bounds.minCosine.toPrecision(6))}, at most ${bounds.maxDifference.toExponential(1)})`
-  const percent = (x: number): string => `${(100 * x).toFixed(1)} %`
-  const lines = [`Self-check: ${texts} texts (${truncated} over-long), ${close(check)}.`]
-  if (unrounded !== undefined)
-    lines.push(`The same without the rounding of the file's own arithmetic: ${close(unrounded)}.`)
+export function checkText(check: ExportedEncoder): string {
+  const { type, others = {}, merged, beside, dequantised } = check
+  const several = Object.keys(others).length > 0
+  const lines = closenessLines(check, several ? `${type}: ` : '')
+  for (const [name, other] of Object.entries(others)) lines.push(...closenessLines(other, `${name}: `))
   if (beside > 0)
     lines.push(
       `The weights of ${beside} modules are quantised: their updates stand beside them${merged > 0 ? `, those of ${merged} others are merged` : ''}.`,
@@ -140,11 +170,25 @@ export function checkText(check: SelfCheck & Written): string {
     lines.push(
       `${dequantised} fused attentions (QAttention) have no place beside their quantised weights: these are float32 now.`,
     )
+  return lines.join('\n')
+}
+
+/** With fewer held-out items than this, a single one changes the figures by 5 % and more. */
+const FEW_ITEMS = 20
+
+function closenessLines(check: SelfCheck, begin: string): string[] {
+  const { unrounded, refinement } = check
+  const close = ({ minCosine, maxDifference, bounds }: Comparison): string =>
+    `smallest cosine ${minCosine.toFixed(7)}, largest difference ${maxDifference.toExponential(1)} (at least ${Number(bounds.minCosine.toPrecision(6))}, at most ${bounds.maxDifference.toExponential(1)})`
+  const percent = (x: number): string => `${(100 * x).toFixed(1)} %`
+  const lines = [`${begin}Self-check: inputs compared ${comparedText(check)}, ${close(check)}.`]
+  if (unrounded !== undefined) lines.push(`The same without rounding: ${close(unrounded)}.`)
   if (refinement !== undefined) {
     const { trained, exported, instances, sameKept } = refinement
+    const few = instances < FEW_ITEMS ? ', too few to judge by' : ''
     lines.push(
-      `On ${instances} held-out items: decision accuracy ${percent(trained.decisionAccuracy)} trained, ${percent(exported.decisionAccuracy)} exported; the same ranges kept for ${percent(sameKept)}.`,
+      `${begin}On ${instances} held-out ${instances === 1 ? 'item' : 'items'} with ${trained.decisions} decisions${few}: decision accuracy ${percent(trained.decisionAccuracy)} trained, ${percent(exported.decisionAccuracy)} exported; the same ranges kept for ${Math.round(sameKept * instances)} of ${instances}.`,
     )
   }
-  return lines.join('\n')
+  return lines
 }

@@ -1,7 +1,6 @@
-import { execFile } from 'node:child_process'
 import { statfs } from 'node:fs/promises'
 import { availableParallelism } from 'node:os'
-import { promisify } from 'node:util'
+import { MissingToolError, toolVersion } from '../media/index.ts'
 import { type Device, platformName } from '../onnx/index.ts'
 import { readLimits } from '../support/limits.ts'
 import { installedTfjs } from '../tfjs/index.ts'
@@ -24,8 +23,6 @@ export interface HealthOptions {
   /** What does a native check in a process of its own; see `checkApart`. */
   command: readonly string[]
 }
-
-const run = promisify(execFile)
 
 /** Looks at everything that training and evaluation need of the machine, one finding at a time. */
 export async function* checkHealth(options: HealthOptions): AsyncGenerator<Finding> {
@@ -108,16 +105,13 @@ async function checkDisk(folder: string): Promise<Finding> {
 
 async function checkFfmpeg(): Promise<Finding> {
   const name = 'ffmpeg'
-  const program = process.env.CANOPY_FFMPEG || 'ffmpeg'
-  const found = await run(program, ['-version']).catch(() => undefined)
-  const version = found === undefined ? undefined : /version (\S+)/.exec(found.stdout)?.[1]
-  if (version !== undefined) return { name, status: 'ok', detail: version }
-  return {
-    name,
-    status: 'warn',
-    detail: `the program "${program}" was not found; videos cannot be read without it`,
-    remedy:
-      'Install FFmpeg: "apt install ffmpeg", "brew install ffmpeg" or "winget install ffmpeg"; or name it in CANOPY_FFMPEG.',
+  try {
+    const [ffmpeg, ffprobe] = [await toolVersion('ffmpeg'), await toolVersion('ffprobe')]
+    return { name, status: 'ok', detail: `${ffmpeg}, ffprobe ${ffprobe}` }
+  } catch (error) {
+    if (!(error instanceof MissingToolError)) throw error
+    const remedy = 'Only videos need it, but those need both programs.'
+    return { name, status: 'warn', detail: error.message, remedy }
   }
 }
 

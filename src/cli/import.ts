@@ -10,6 +10,7 @@ import {
   importJsonl,
   type JsonlOptions,
   type JsonlSummary,
+  type MissingMedia,
   openDataset,
 } from '../data/index.ts'
 import { countPreferences, type PreferenceCounts } from '../preferences/index.ts'
@@ -113,7 +114,7 @@ function positive(value: string): number {
 }
 
 type Summary = ImportSummary &
-  Pick<JsonlSummary, 'cut'> & {
+  Pick<JsonlSummary, 'cut' | 'missingMedia'> & {
     /** Of the splits that were imported: what their gold items are worth for training. */
     preferences?: Record<string, PreferenceCounts>
   }
@@ -208,6 +209,7 @@ function print(summary: Summary, out: Output): void {
   for (const [variant, n] of Object.entries(summary.variants)) out.line(`      ${n} of the variant "${variant}"`)
   for (const [split, counts] of Object.entries(summary.preferences ?? {})) printCounts(split, counts, out)
   if (summary.cut !== undefined) printCut(summary.cut, out)
+  if (summary.missingMedia !== undefined) printMissing(summary.missingMedia, summary.dataset, out)
   for (const { what, reason, count, places } of dropped) {
     out.line(`  ${count} × left out: ${what}, ${reason}`)
     for (const place of places.slice(0, PLACES_SHOWN)) out.line(`      ${place}`)
@@ -216,6 +218,13 @@ function print(summary: Summary, out: Output): void {
       out.line(`      … and ${count - PLACES_SHOWN} more${where}`)
     }
   }
+}
+
+function printMissing({ items, paths }: MissingMedia, dataset: string, out: Output): void {
+  out.line(
+    `  ${items} items name pictures or videos that are not in ${dataset} (${paths.slice(0, PLACES_SHOWN).join(', ')}${items > PLACES_SHOWN ? ', …' : ''}):`,
+  )
+  out.line('      put them there, or link them, before an encoder is to read them')
 }
 
 const list = (counts: Record<string, number>): string =>

@@ -21,6 +21,7 @@ const verbs: Record<string, () => Promise<Verb>> = {
   report: () => import('./report.ts'),
   reproduce: () => import('./reproduce.ts'),
   quickstart: () => import('./quickstart.ts'),
+  plan: () => import('./plan.ts'),
   doctor: () => import('./doctor.ts'),
 }
 
@@ -69,7 +70,7 @@ function report(error: unknown): number {
 }
 
 /** Verbs that have nothing left to do when their reader goes away (`canopy … | head`), which is no failure; others go on. */
-const printing = new Set(['check', 'compare', 'refine', 'doctor'])
+const printing = new Set(['check', 'compare', 'refine', 'plan', 'doctor'])
 
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
   if (error.code === 'EPIPE') {

@@ -6,12 +6,14 @@ import type { RefinedItem } from '../encoder/index.ts'
  * ones marked `+` and dropped ones `-`.
  *
  * @param leafTexts [leaves]
+ * @param heading a line in front of the leaves: a table's column header
  */
-export function refinedText(item: RefinedItem, leafTexts: readonly string[]): string {
+export function refinedText(item: RefinedItem, leafTexts: readonly string[], heading?: string): string {
   const keptLeaf = (leaf: number): boolean => item.kept.some(({ from, to }) => from <= leaf && leaf < to)
   const lines: string[] = []
   if (item.title !== undefined) lines.push(pc.bold(printable(item.title)))
   lines.push(...treeLines(item))
+  if (heading !== undefined) lines.push(`  ${printable(heading)}`)
   for (const [leaf, text] of leafTexts.entries()) {
     lines.push(keptLeaf(leaf) ? pc.green(`+ ${printable(text)}`) : pc.dim(`- ${printable(text)}`))
   }
@@ -26,21 +28,21 @@ function printable(text: string): string {
     .trim()
 }
 
-/** The nodes that refinement looked at: those kept or replaced, and the children it dropped. */
+/** The nodes that refinement looked at: those kept or replaced, and the children it dropped; those that were cut with a mark. */
 function treeLines({ nodes, kept }: RefinedItem): string[] {
   const isKept = new Set(kept.map(({ from, to }) => `${from}-${to}`))
   const keptInside = (from: number, to: number): boolean => kept.some((range) => from <= range.from && range.to <= to)
   const lines: string[] = []
   let skipUntil = -1
   const open: number[] = []
-  for (const { from, to, score } of nodes) {
+  for (const { from, to, score, truncated } of nodes) {
     while (open.length > 0 && from >= (open.at(-1) as number)) open.pop()
     const depth = open.length
     open.push(to)
     if (from < skipUntil) continue
     const outcome = isKept.has(`${from}-${to}`) ? 'kept' : keptInside(from, to) ? 'replaced' : 'dropped'
     const paint = outcome === 'kept' ? pc.green : outcome === 'dropped' ? pc.dim : (s: string) => s
-    lines.push(paint(`${'  '.repeat(depth)}[${from}, ${to})  ${score.toFixed(4)}  ${outcome}`))
+    lines.push(paint(`${'  '.repeat(depth)}[${from}, ${to})  ${score.toFixed(4)}  ${outcome}${truncated ? '  ✂' : ''}`))
     if (outcome !== 'replaced') skipUntil = to
   }
   return lines

@@ -57,6 +57,10 @@ async function run(folders: string[], flags: Flags): Promise<void> {
   ).finally(out.done)
   out.json(summary)
   for (const note of summary.notes) out.warn(note)
+  if (summary.evaluations === 0)
+    out.warn(
+      'no evaluation lies in these folders, so that there are no questions to show; run "canopy evaluate" first.',
+    )
   out.line(
     `${summary.output}: ${summary.questions} of ${summary.questionsOf} questions, ${summary.items} items, ${(summary.bytes / 1e6).toFixed(1)} MB`,
   )

@@ -5,7 +5,7 @@ import { planReproduction, reproduce, type StepEvent, type Verdict } from '../re
 import { duration, withTimeLeft } from '../support/progress.ts'
 import { interruptible } from './interrupt.ts'
 import { createOutput, type Output } from './output.ts'
-import { reporter } from './train.ts'
+import { reporter } from './train-text.ts'
 
 interface Flags {
   output?: string

@@ -1,23 +1,20 @@
 import { type Command, Option } from 'commander'
 import { type EncoderModule, encoderModules, locateEncoder, readEncoder, readEncoderPair } from '../encoder/index.ts'
-import { PRECISIONS } from '../onnx/index.ts'
 import { UsageError } from '../support/errors.ts'
-import { duration } from '../support/progress.ts'
+import { withTimeLeft } from '../support/progress.ts'
 import { TFJS_BACKENDS } from '../tfjs/index.ts'
-import {
-  Interrupted,
-  type MetricsLine,
-  resolveSettings,
-  type TrainResult,
-  type TrainSettingsInput,
-  train,
-} from '../train/index.ts'
+import { Interrupted, resolveSettings, statedSettings, type TrainSettingsInput, train } from '../train/index.ts'
 import {
   deviceOption,
   type EncoderFlags,
   number,
+  onErrorOption,
   onnxFileOption,
   poolingOptions,
+  precisionOption,
+  type StatedFlags,
+  statedFlags,
+  statedOptions,
   tableFormatOption,
   tokenBudget,
   whole,
@@ -25,14 +22,19 @@ import {
 import { interruptible, STOP_STATUS, type StopSignal } from './interrupt.ts'
 import { modulesText } from './modules-text.ts'
 import { createOutput, type Output } from './output.ts'
+import { printResult, reporter } from './train-text.ts'
 
-interface Flags extends Omit<TrainSettingsInput, 'benchmarkWeights' | 'kindWeights'>, EncoderFlags {
+interface Flags
+  extends Omit<TrainSettingsInput, 'benchmarkWeights' | 'kindWeights' | 'instructions' | 'dimensions'>,
+    EncoderFlags,
+    StatedFlags {
   encoder: string
   queryEncoder?: string
   dataset: string[]
   preferences: string[]
   output: string
   config?: string
+  cache?: string
   resume?: boolean
   /** The name that --keep had before. */
   keepCheckpoints?: number
@@ -61,6 +63,10 @@ export function register(program: Command): void {
       new Option('--list-modules', 'print the modules of --encoder that can be adapted, and train nothing')
         // so that only --encoder is asked for
         .implies({ dataset: [], preferences: [], output: '' }),
+    )
+    .option(
+      '--cache <folder>',
+      'keep visual features there, for evaluation and other runs too, and take them from there (default: in the run folder)',
     )
     .option('--config <file>', 'YAML or JSON file of settings; flags win over it')
     .option('--resume', 'begin the run in --output, go on with it from its last checkpoint, or find it finished')
@@ -93,6 +99,12 @@ export function register(program: Command): void {
     .option('--title', "start every node's text with its item's title (default)")
     .option('--no-title', 'leave titles out')
     .addOption(tableFormatOption('markdown'))
+    .addOption(statedOptions('default: the configuration')[0])
+    .addOption(statedOptions('default: the configuration')[1])
+    .addOption(statedOptions('default: the configuration')[2])
+    .option('--share-prefixes', 'compute what nodes begin with alike once, in encoders that look back only (default)')
+    .option('--no-share-prefixes', 'compute every node by itself')
+    .addOption(onErrorOption())
     .option('--validation-share <x>', 'part of the training data, by source, that selects the adapter (0.15)', number)
     .addOption(
       new Option('--selection <metric>', 'validation metric that selects (decision_accuracy)').choices([
@@ -119,12 +131,7 @@ export function register(program: Command): void {
       ),
     )
     .addOption(deviceOption('where to train'))
-    .addOption(
-      new Option(
-        '--precision <type>',
-        'what matrix products are computed in, on cuda (fp16: webgpu too) (fp32)',
-      ).choices(PRECISIONS),
-    )
+    .addOption(precisionOption())
     .option('--threads <n>', 'threads of ONNX Runtime on the CPU (all processors)', whole(1))
     .addHelpText(
       'after',
@@ -162,10 +169,18 @@ async function run(flags: Flags): Promise<number> {
     config,
     resume,
     keepCheckpoints,
+    cache,
+    queryInstruction,
+    nodeInstruction,
+    dimensions,
     json,
     ...settingFlags
   } = flags
-  const overrides = { ...settingFlags, keep: settingFlags.keep ?? keepCheckpoints }
+  const overrides = {
+    ...settingFlags,
+    ...statedFlags({ queryInstruction, nodeInstruction, dimensions }),
+    keep: settingFlags.keep ?? keepCheckpoints,
+  }
   if (resume === true && output.trim() === '') throw new UsageError('--resume needs the --output of the run.')
   const out = createOutput({ json })
   if (listModules === true) {
@@ -177,6 +192,7 @@ async function run(flags: Flags): Promise<number> {
   const settings = await resolveSettings(config, overrides)
   const pair = await readEncoderPair(encoder, {
     ...{ queryEncoder, onnxFile, pooling, normalize },
+    ...statedSettings(settings),
     onProgress: out.progress,
   })
   let stopped: StopSignal | undefined
@@ -193,18 +209,21 @@ async function run(flags: Flags): Promise<number> {
           datasets: dataset,
           preferences,
           output,
+          cache,
           settings,
           resume: resume ?? false,
           command: ['canopy', ...process.argv.slice(2)],
-          onProgress: out.progress,
+          // a training step's own note says what time is left
+          onProgress: process.stderr.isTTY ? out.progress : withTimeLeft(out.progress),
           onStep: reporter(out),
           warn: out.warn,
+          note: out.line,
           signal,
         }),
       onStop,
     )
     out.done()
-    printResult(out, result)
+    printResult(out, result, settings.selection)
     return 0
   } catch (error) {
     out.done()
@@ -221,62 +240,4 @@ async function modulesOf(encoder: string, onnxFile: string | undefined, out: Out
   const { folder, ...known } = await locateEncoder(encoder, { onnxFile, onProgress: out.progress })
   const graph = onnxFile === undefined ? {} : { kind: 'onnx' as const, onnxFile }
   return encoderModules(await readEncoder(folder, { ...known, ...graph, pooling: 'mean' }))
-}
-
-/** Shows each step: averages over the last ones, and the time left as the whole of this process's steps suggests it. */
-export function reporter(out: Output): (line: MetricsLine, run: { totalSteps: number }) => void {
-  const recent: MetricsLine[] = []
-  const started = performance.now()
-  let steps = 0
-  return (line, { totalSteps }) => {
-    if (line.step === 0) {
-      if (line.validation !== undefined) out.line(`frozen encoder: ${validationText(line.validation)}`)
-      return
-    }
-    steps++
-    recent.push(line)
-    if (recent.length > 20) recent.shift()
-    const sum = (pick: (l: MetricsLine) => number | undefined): number => recent.reduce((n, l) => n + (pick(l) ?? 0), 0)
-    const seconds = sum((l) => l.seconds)
-    const perStep = (performance.now() - started) / 1000 / steps
-    const note = [
-      `loss ${(sum((l) => l.loss) / recent.length).toFixed(4)}`,
-      `pairs right ${percent(sum((l) => (l.pair_accuracy ?? 0) * (l.pairs ?? 0)) / sum((l) => l.pairs))}`,
-      `${Math.round(sum((l) => l.tokens) / seconds)} tokens/s`,
-      `${(sum((l) => l.pairs) / seconds).toFixed(1)} pairs/s`,
-      `${duration((totalSteps - line.step) * perStep)} left`,
-    ].join('  ')
-    out.progress({ phase: 'training', done: line.step, total: totalSteps, note })
-    if (line.skipped !== undefined) out.warn(`step ${line.step} was not applied: ${line.skipped}.`)
-    if (line.validation !== undefined) out.line(`step ${line.step}: ${validationText(line.validation)}`)
-  }
-}
-
-function validationText(v: NonNullable<MetricsLine['validation']>): string {
-  const perBenchmark = Object.entries(v.benchmarks)
-  const parts =
-    perBenchmark.length > 1 ? ` (${perBenchmark.map(([name, x]) => `${name} ${percent(x)}`).join(', ')})` : ''
-  return `validation decisions ${percent(v.decision_accuracy)}${parts}, edges ${percent(v.edge_accuracy)}, pairs ${percent(v.pair_accuracy)}, loss ${v.loss.toFixed(4)}`
-}
-
-function printResult(out: Output, result: TrainResult): void {
-  const { selected, frozen } = result
-  if (result.alreadyFinished) out.line('This run is already finished; nothing is left to do.')
-  if (selected.validation !== undefined && frozen !== undefined)
-    out.line(
-      `Selected step ${selected.step} of ${result.steps}: validation decision accuracy ${percent(selected.validation.decision_accuracy)}, frozen ${percent(frozen.decision_accuracy)}.`,
-    )
-  else out.line(`Kept the adapter of step ${selected.step}.`)
-  if (result.skipped > 0) out.line(`${result.skipped} steps were not applied; metrics.jsonl says why.`)
-  const { seconds, tokens, pairs, peakMemory } = result.work
-  if (seconds > 0)
-    out.line(
-      `${Math.round(tokens / seconds)} tokens/s, ${(pairs / seconds).toFixed(1)} pairs/s, peak memory ${(peakMemory / 2 ** 30).toFixed(2)} GiB.`,
-    )
-  out.line(`Adapter: ${result.adapter}`)
-  out.json(result)
-}
-
-function percent(x: number): string {
-  return `${(100 * x).toFixed(1)} %`
 }

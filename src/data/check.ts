@@ -23,6 +23,16 @@ export interface Fault {
   file: string
   line?: number | undefined
   message: string
+  /** The item whose picture or video is not in the folder, where that is the fault. */
+  missing?: string
+}
+
+export interface CheckOptions {
+  signal?: AbortSignal | undefined
+  /** Told every 1000 lines. */
+  onProgress?: Progress | undefined
+  /** Whether a picture or video that is not in the folder is a fault: encoders that read only text open none. Default false. */
+  needsMedia?: boolean | undefined
 }
 
 export interface SplitCount {
@@ -39,7 +49,7 @@ export interface SplitCount {
 export interface CheckReport {
   folder: string
   faults: number
-  /** Items whose picture or video is not in the folder; no fault, as only encoders that read pictures open them. */
+  /** Items whose picture or video is not in the folder: among the faults where media are needed. */
   missingMedia: number
   items: Record<Item['modality'], number>
   /** Of the text items. */
@@ -55,14 +65,12 @@ export interface CheckReport {
  * that marks nothing or leaves its item, counts that do not agree. Memory: about 60 bytes for each item and question.
  *
  * @param onFault called for each, in the order of the files' lines
- * @param onProgress told every 1000 lines
  * @throws InputError when the folder cannot be read at all
  */
 export async function checkDataset(
   folder: string,
   onFault: (fault: Fault) => void,
-  signal?: AbortSignal,
-  onProgress?: Progress,
+  { signal, onProgress, needsMedia = false }: CheckOptions = {},
 ): Promise<CheckReport> {
   const report: CheckReport = {
     folder,
@@ -73,9 +81,9 @@ export async function checkDataset(
     oneLeafItems: 0,
     splits: {},
   }
-  const fault = (place: Place, message: string): void => {
+  const fault = (place: Place, message: string, missing?: string): void => {
     report.faults++
-    onFault({ file: place.file, line: place.line, message })
+    onFault({ file: place.file, line: place.line, message, ...(missing !== undefined && { missing }) })
   }
   const tell = (error: unknown, place: Place): void => {
     if (!(error instanceof InputError)) throw error
@@ -118,7 +126,11 @@ export async function checkDataset(
       contents.set(entry, content)
       lines.set(entry, line)
       report.items[item.modality]++
-      await checkItem(item, folder, report)
+      checkItem(item, report)
+      const media = await missingMedia(item, folder)
+      if (media === undefined) continue
+      report.missingMedia++
+      if (needsMedia) fault(place, `the ${media} of the item "${item.id}" is not in the folder`, item.id)
     } catch (error) {
       tell(error, place)
     }
@@ -186,17 +198,20 @@ function bareMessage(error: InputError): string {
   return error.message.startsWith(prefix) ? error.message.slice(prefix.length) : error.message
 }
 
-async function checkItem(item: Item, folder: string, report: CheckReport): Promise<void> {
+function checkItem(item: Item, report: CheckReport): void {
   if (item.modality === 'text') {
     const { length } = leafExtents(item)
     report.leaves += length
     if (length === 1) report.oneLeafItems++
   } else if (item.modality === 'video') buildHierarchy(item)
+}
+
+/** The picture or video of an item, in words, when it is not in the folder. */
+async function missingMedia(item: Item, folder: string): Promise<string | undefined> {
   const media = item.modality === 'image' ? item.image : item.modality === 'video' ? item.video : undefined
-  if (media === undefined) return
-  const path = resolveInside(folder, media)
-  const found = await stat(path).catch(() => undefined)
-  if (found?.isFile() !== true) report.missingMedia++
+  if (media === undefined) return undefined
+  const found = await stat(resolveInside(folder, media)).catch(() => undefined)
+  return found?.isFile() === true ? undefined : `${item.modality} ${JSON.stringify(media)}`
 }
 
 function count(question: Question, report: CheckReport): void {

@@ -1,5 +1,5 @@
 export { FETCHABLE } from './catalogue.ts'
-export { type CheckReport, checkDataset, type Fault, type SplitCount } from './check.ts'
+export { type CheckOptions, type CheckReport, checkDataset, type Fault, type SplitCount } from './check.ts'
 export {
   DATASET_FILES,
   type Dataset,
@@ -16,6 +16,7 @@ export { FORMATS, type Format, IMPORTERS } from './importers/formats.ts'
 export { import2wiki, importHotpotqa } from './importers/hotpotqa.ts'
 export { type CutSummary, importJsonl, type JsonlOptions, type JsonlSummary } from './importers/jsonl.ts'
 export { importLvbench } from './importers/lvbench.ts'
+export type { MissingMedia } from './importers/media-files.ts'
 export { importMmqa } from './importers/mmqa.ts'
 export { importNq } from './importers/nq.ts'
 export { importOttqa } from './importers/ottqa.ts'
@@ -28,6 +29,7 @@ export {
   readJsonLines,
   readRecords,
 } from './jsonl.ts'
+export { mayHoldMedia } from './media-items.ts'
 export { DATASET_SCHEMA, type DatasetMeta, type Place, parseItem, parseQuestion, parseWith } from './schema.ts'
 export { type SplitOptions, type SplitSide, type SplitSummary, splitDataset } from './split.ts'
 export { type DatasetWriter, openDatasetWriter, type WriterOptions } from './writer.ts'

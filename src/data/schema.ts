@@ -79,7 +79,9 @@ const goldSchema = z
     quotes: z.array(z.string().min(1)).min(1).exactOptional(),
     rows: z.array(offset).min(1).exactOptional(),
     times: z
-      .array(z.tuple([z.number(), z.number()]))
+      .array(
+        z.tuple([z.number(), z.number()], { error: 'expected [start, end] in seconds; a point in time is [170, 170]' }),
+      )
       .min(1)
       .exactOptional(),
     whole: z.literal(true).exactOptional(),

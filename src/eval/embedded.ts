@@ -1,11 +1,18 @@
 import { join } from 'node:path'
 import type { Dataset } from '../data/index.ts'
 import {
+  beyondSkipping,
+  type EncoderInput,
+  encoderInput,
+  type InputReader,
+  stoppedBy,
+  UnreadableError,
+} from '../encoder/index.ts'
+import {
   buildHierarchy,
   type GoldEntry,
   type Hierarchy,
   readsAsText,
-  renderNode,
   type TableFormatName,
 } from '../hierarchy/index.ts'
 import { InputError } from '../support/errors.ts'
@@ -23,12 +30,14 @@ import { type ScoredInstance, tableRow } from './scored.ts'
 import type { Survey } from './survey.ts'
 
 /** What an evaluation needs of an encoder; an `Embedder` has it. */
-export interface TextEmbedder {
+export interface NodeEmbedder {
   /** Identifies encoder, adapter, prompts and length. */
   readonly fingerprint: string
-  /** Embeddings [texts, dim] of one side; `same[i]`: the first text with the token sequence of text i. */
-  embedTexts(
-    texts: string[],
+  /** Says whether pictures and videos can be read, and whether these can. */
+  readonly reader: Pick<InputReader, 'multimodal' | 'encode'>
+  /** Embeddings [inputs, dim] of one side; `same[i]`: the first input with the token sequence of input i. */
+  embed(
+    inputs: readonly EncoderInput[],
     side: 'query' | 'node',
     options?: { signal?: AbortSignal },
   ): Promise<{ embeddings: Float32Array; truncated: ArrayLike<boolean>; same: Int32Array }>
@@ -37,11 +46,11 @@ export interface TextEmbedder {
 /** The encoders of an evaluation. */
 export interface EvaluatedEncoders {
   /** f0, which embeds the questions of every row. */
-  query: TextEmbedder
+  query: NodeEmbedder
   /** The node encoder of the row `frozen`: f0 again. */
-  frozen: TextEmbedder
+  frozen: NodeEmbedder
   /** The trained node encoder; without one, `fine-tuned` and `permuted` are absent. */
-  fineTuned?: TextEmbedder | undefined
+  fineTuned?: NodeEmbedder | undefined
   /** Names of the encoders for the tables. */
   names: { query: string; frozen: string; fineTuned?: string | undefined }
 }
@@ -57,71 +66,109 @@ export interface EmbeddedOptions extends EvaluatedEncoders {
   retrieved: boolean
   /** Nodes that are embedded at once. */
   batchNodes: number
+  /** What a picture or a video that cannot be read does: throw, or leave its item out. */
+  onError: 'stop' | 'skip'
+  /** Told of an item that could not be read, once for each batch that names it, and why: a sentence without a full stop. */
+  onUnreadable: (item: string, reason: string) => void
   signal?: AbortSignal | undefined
 }
 
 interface PendingItem {
   hierarchy: Hierarchy
   tokens: ItemTokens
-  /** Where its nodes' texts start in the batch. */
+  /** Where its nodes' inputs start in the batch. */
   offset: number
 }
+
+/** Why an item has no part in the evaluation. */
+type LeftOut = 'notText' | 'unreadable'
 
 interface PendingQuestion extends PlacedQuestion {
   /** `entries`: the question's gold in the item; none for an item that was only retrieved. */
   items: { entries: GoldEntry[]; item: PendingItem }[]
-  notText: { gold: number; other: number }
+  leftOut: Pick<ScoredQuestion, LeftOut>
 }
 
 /**
- * The questions of all datasets in file order, their items scored by encoders that read text, in batches of whole questions.
- * Images and videos are left out and counted.
+ * The questions of all datasets in file order, their items scored by encoders, in batches of whole questions. Images and videos are
+ * left out and counted where an encoder reads text alone.
+ *
+ * @throws InputError for a picture or a video that cannot be read, unless such are to be left out and counted too
  */
 export async function* embeddedQuestions(
   datasets: readonly Dataset[],
   survey: Survey,
   options: EmbeddedOptions,
 ): AsyncIterable<ScoredQuestion> {
-  const { split, title, tableFormat, branching, batchNodes, countTokens, signal } = options
+  const { split, batchNodes, signal } = options
+  const readItem = createItemReader(options)
   for (const [index, dataset] of datasets.entries()) {
     let pending: PendingQuestion[] = []
-    let items = new Map<string, PendingItem | 'not text'>()
-    let texts: string[] = []
+    let items = new Map<string, PendingItem | LeftOut>()
+    let inputs: EncoderInput[] = []
     for await (const { question, line } of dataset.questions(split)) {
       signal?.throwIfAborted()
       const retrieved = question.retrieved !== undefined && options.retrieved
       const place = { file: join(dataset.folder, 'questions.jsonl'), line }
-      const notText = { gold: 0, other: 0 }
-      const waiting: PendingQuestion = { question, dataset: index, place, items: [], retrieved, notText }
+      const leftOut = { notText: { gold: 0, other: 0 }, unreadable: { gold: 0, other: 0 } }
+      const waiting: PendingQuestion = { question, dataset: index, place, items: [], retrieved, leftOut }
       for (const [id, entries] of entriesByItem(question, retrieved)) {
         let item = items.get(id)
         if (item === undefined) {
-          const found = await dataset.item(id)
-          if (readsAsText(found)) {
-            const hierarchy = buildHierarchy(found, branching)
-            item = { hierarchy, tokens: countItemTokens(hierarchy, countTokens, tableFormat), offset: texts.length }
-            for (const node of hierarchy.nodes) texts.push(renderNode(hierarchy, node, { title, tableFormat }))
-          } else item = 'not text'
+          const found = await readItem(dataset, id)
+          if (typeof found === 'string') item = found
+          else {
+            item = { hierarchy: found.hierarchy, tokens: found.tokens, offset: inputs.length }
+            inputs.push(...found.inputs)
+          }
           items.set(id, item)
         }
-        if (item === 'not text') notText[entries.length === 0 ? 'other' : 'gold']++
+        if (typeof item === 'string') leftOut[item][entries.length === 0 ? 'other' : 'gold']++
         else waiting.items.push({ entries, item })
       }
       pending.push(waiting)
-      if (texts.length >= batchNodes || pending.length >= batchNodes) {
-        yield* scoreBatch(pending, texts, survey, options)
+      if (inputs.length >= batchNodes || pending.length >= batchNodes) {
+        yield* scoreBatch(pending, inputs, survey, options)
         pending = []
         items = new Map()
-        texts = []
+        inputs = []
       }
     }
-    yield* scoreBatch(pending, texts, survey, options)
+    yield* scoreBatch(pending, inputs, survey, options)
+  }
+}
+
+/** Reads items: their trees, and what the encoders are given for every node. */
+function createItemReader(options: EmbeddedOptions) {
+  const { frozen, fineTuned, title, tableFormat, branching, countTokens, onError, onUnreadable, signal } = options
+  const multimodal = frozen.reader.multimodal && (fineTuned?.reader.multimodal ?? true)
+  return async (
+    dataset: Dataset,
+    id: string,
+  ): Promise<(Pick<PendingItem, 'hierarchy' | 'tokens'> & { inputs: EncoderInput[] }) | LeftOut> => {
+    const item = await dataset.item(id)
+    const isText = readsAsText(item)
+    if (!isText && !multimodal) return 'notText'
+    const hierarchy = buildHierarchy(item, branching)
+    try {
+      const inputs = hierarchy.nodes.map((node) =>
+        encoderInput(hierarchy, node, { title, tableFormat }, dataset.folder),
+      )
+      // what it shows is looked at now, and remembered: a fault is this item's, not the batch's
+      if (!isText) await frozen.reader.encode(inputs, 'node', signal === undefined ? {} : { signal })
+      return { hierarchy, tokens: countItemTokens(hierarchy, countTokens, tableFormat), inputs }
+    } catch (error) {
+      if (!(error instanceof UnreadableError)) throw beyondSkipping(error, onError)
+      if (onError === 'stop') throw stoppedBy(id, error)
+      onUnreadable(id, error.message.replace(/\.$/, ''))
+      return 'unreadable'
+    }
   }
 }
 
 async function* scoreBatch(
   pending: readonly PendingQuestion[],
-  texts: string[],
+  inputs: readonly EncoderInput[],
   survey: Survey,
   { query, frozen, fineTuned, names, signal }: EmbeddedOptions,
 ): AsyncIterable<ScoredQuestion> {
@@ -134,17 +181,24 @@ async function* scoreBatch(
       asking.flatMap((waiting) => [waiting.question.question, partnerOf(waiting)].filter((t) => t !== undefined)),
     ),
   ]
-  const asked = queries.length === 0 ? undefined : await query.embedTexts(queries, 'query', run)
-  const frozenNodes = asked && (await frozen.embedTexts(texts, 'node', run))
-  const tunedNodes = asked && (await fineTuned?.embedTexts(texts, 'node', run))
+  const asked =
+    queries.length === 0
+      ? undefined
+      : await query.embed(
+          queries.map((text) => ({ text })),
+          'query',
+          run,
+        )
+  const frozenNodes = asked && (await frozen.embed(inputs, 'node', run))
+  const tunedNodes = asked && (await fineTuned?.embed(inputs, 'node', run))
   const dimension = (asked?.embeddings.length ?? 0) / queries.length
   for (const [name, nodes] of [
     [names.frozen, frozenNodes],
     [names.fineTuned, tunedNodes],
   ] as const) {
-    if (nodes !== undefined && nodes.embeddings.length !== texts.length * dimension) {
+    if (nodes !== undefined && nodes.embeddings.length !== inputs.length * dimension) {
       throw new InputError(
-        `The query encoder ${names.query} gives embeddings of ${dimension} numbers, the node encoder ${name} of ${nodes.embeddings.length / texts.length}; a cosine needs equal sizes, so give the query encoder that the node encoder was trained with.`,
+        `The query encoder ${names.query} gives embeddings of ${dimension} numbers, the node encoder ${name} of ${nodes.embeddings.length / inputs.length}; a cosine needs equal sizes, so give the query encoder that the node encoder was trained with.`,
       )
     }
   }
@@ -153,7 +207,7 @@ async function* scoreBatch(
   )
 
   for (const waiting of pending) {
-    const { question, items, retrieved, notText } = waiting
+    const { question, items, retrieved, leftOut } = waiting
     const partner = partnerOf(waiting)
     let droppedAnnotations = 0
     const instances = items.map(({ entries, item }): ScoredInstance => {
@@ -177,7 +231,7 @@ async function* scoreBatch(
         scores,
       }
     })
-    yield { question, source: sourceOf(question), retrieved, instances, droppedAnnotations, notText }
+    yield { question, source: sourceOf(question), retrieved, instances, droppedAnnotations, ...leftOut }
   }
 }
 

@@ -9,10 +9,11 @@ import { type Estimates, RESAMPLES } from './estimates.ts'
 import { type Evaluation, noCounts } from './evaluation.ts'
 import { openGivenScores, type ScoresInput } from './given-lines.ts'
 import { givenQuestions } from './given-scores.ts'
-import { type ScoredQuestion, TOKENS_PER_PICTURE } from './items.ts'
+import type { ScoredQuestion } from './items.ts'
 import { appendLook, countLooks, type LookCount, splitKey } from './looks.ts'
+import { type NotedScores, notesOn, PICTURE_TOKENS, unreadableNotes } from './notes.ts'
 import type { TrainingData } from './overlap.ts'
-import { type Collected, collect, encodersWith, requireResultsFolder, writeTables } from './results.ts'
+import { collect, encodersWith, requireResultsFolder, writeTables } from './results.ts'
 import type { ModelEncoder } from './scored.ts'
 import { type Survey, surveyQuestions } from './survey.ts'
 
@@ -51,6 +52,8 @@ export interface EvaluateOptions extends EvaluationOptions, EvaluatedEncoders {
   allowOverlap?: boolean | undefined
   /** Nodes that are embedded at once; bounds memory, changes nothing else. */
   batchNodes?: number | undefined
+  /** What a picture or a video that cannot be read does: `stop` (default) throws, `skip` leaves its item out and counts it. */
+  onError?: 'stop' | 'skip' | undefined
 }
 
 export interface EvaluateScoresOptions extends EvaluationOptions {
@@ -73,15 +76,17 @@ export interface EvaluationResult {
 /**
  * Measures node encoders on a split: embeds every node of the gold items (and of the other retrieved ones), refines, compares
  * with gold, with the controls and with flat selectors, and writes `decisions.csv`, `pruning.csv`, `selection.csv`,
- * `metrics.json`, `summary.md`, `decisions.jsonl` and `scores.jsonl`. Images and videos are left out and counted. The same input
- * gives the same bytes. Memory grows with the number of sources and of question texts, not with that of nodes' texts or embeddings.
+ * `metrics.json`, `summary.md`, `decisions.jsonl` and `scores.jsonl`. Images and videos are left out and counted where an encoder
+ * does not read them. The same input gives the same bytes. Memory grows with the number of sources and of question texts, not with that of nodes' texts or embeddings.
  *
  * @throws InputError for bad data (with file and line), for a benchmark with a reserved name, a question that occurs twice,
- *   sources that the encoder was trained on, a split with nothing that text encoders read, and an output folder that holds
- *   something else
+ *   sources that the encoder was trained on, a split with nothing that the encoders read, a picture or a video that cannot be
+ *   read, and an output folder that holds something else
  */
 export async function evaluate(options: EvaluateOptions): Promise<EvaluationResult> {
   const { query, frozen, fineTuned, names, title, countTokens, trainingData, allowOverlap } = options
+  const unreadable = new Map<string, string>()
+  const multimodal = frozen.reader.multimodal && (fineTuned?.reader.multimodal ?? true)
   return run(options, { trained: fineTuned !== undefined, trainingData, allowOverlap }, async (settings) => ({
     models: fineTuned === undefined ? ['frozen'] : ['frozen', 'fine-tuned', 'permuted'],
     described: {
@@ -102,8 +107,11 @@ export async function evaluate(options: EvaluateOptions): Promise<EvaluationResu
         ...{ query, frozen, fineTuned, names, title, countTokens },
         ...settings,
         batchNodes: options.batchNodes ?? 512,
+        onError: options.onError ?? 'stop',
+        onUnreadable: (item, reason) => unreadable.set(item, reason),
       }),
     unpermuted: 'which has one question: there is no other to ask instead',
+    notes: () => [...(multimodal ? [PICTURE_TOKENS] : []), ...unreadableNotes(unreadable)],
   }))
 }
 
@@ -143,9 +151,7 @@ export async function evaluateScores(options: EvaluateScoresOptions): Promise<Ev
               ]),
           ...(counter === undefined
             ? []
-            : [
-                `Images, and each frame of a video, count as ${TOKENS_PER_PICTURE} tokens; a model's own counts go into "headerTokens" and "leafTokens"`,
-              ]),
+            : [`${PICTURE_TOKENS}; a model's own counts go into "headerTokens" and "leafTokens"`]),
           ...(given.used === given.lines
             ? []
             : [
@@ -187,17 +193,11 @@ interface Settings {
 }
 
 /** Where the scores of an evaluation come from. */
-interface Scorer {
-  /** Encoders that have scores. */
-  models: readonly ModelEncoder[]
+interface Scorer extends NotedScores {
   described: Pick<Evaluation, 'encoders' | 'title' | 'tokens' | 'tokenizer'>
   /** What tells this configuration from another one on the same data. */
   configuration: unknown
   score(datasets: readonly Dataset[], survey: Survey): AsyncIterable<ScoredQuestion>
-  /** Why a benchmark has no permuted row. */
-  unpermuted: string
-  /** What is to be said once everything is scored. */
-  notes?: () => string[]
 }
 
 async function run(
@@ -278,36 +278,15 @@ function requireReadable({ counts, split }: Evaluation): void {
   const all = Object.values(counts)
   const left = all.reduce((sum, { goldItems }) => sum + goldItems, 0)
   const notText = all.reduce((sum, { goldItemsNotText }) => sum + goldItemsNotText, 0)
-  if (left > 0 || notText === 0) return
+  const unreadable = all.reduce((sum, { goldItemsUnreadable }) => sum + goldItemsUnreadable, 0)
+  if (left > 0 || notText + unreadable === 0) return
+  if (notText === 0)
+    throw new InputError(
+      `All ${unreadable} gold items of the split "${split}" are images or videos whose files cannot be read; "canopy check --media" tells why.`,
+    )
   throw new InputError(
     `All ${notText} gold items of the split "${split}" are images or videos, which an encoder of text cannot read; take an encoder that can, or measure its scores with --scores.`,
   )
-}
-
-function notesOn({ models, unpermuted, notes }: Scorer, evaluation: Evaluation, { missing }: Collected): string[] {
-  const { counts, apart } = evaluation
-  const found: string[] = []
-  if (!models.includes('fine-tuned')) {
-    found.push('Fine-tuned and permuted are absent: only the frozen encoder was evaluated')
-  } else if (!models.includes('permuted')) {
-    found.push('Permuted is absent: without it nobody can tell whether the questions were read')
-  }
-  for (const row of [...(missing.get('permuted') ?? [])].sort()) {
-    if (models.includes('permuted')) found.push(`Permuted is absent for ${row}, ${unpermuted}`)
-  }
-  for (const [row, { goldItems, goldItemsNotText, otherItemsNotText }] of Object.entries(counts)) {
-    if (goldItemsNotText + otherItemsNotText === 0) continue
-    const rest = goldItems === 0 ? '; nothing of it is left to measure' : ''
-    found.push(
-      `${row}: ${goldItemsNotText} gold items and ${otherItemsNotText} other retrieved items are images or videos, which an encoder of text cannot read; they are left out of every figure${rest}`,
-    )
-  }
-  if (apart.length > 0) {
-    found.push(
-      `Shown apart, and in no pooled figure and no mean: ${apart.join(', ')} (questions of a kind of their own, permuted among themselves)`,
-    )
-  }
-  return [...found, ...(notes?.() ?? [])]
 }
 
 const sha256 = (text: string): string => createHash('sha256').update(text).digest('hex')

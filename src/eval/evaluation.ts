@@ -22,6 +22,10 @@ export interface BenchmarkCounts {
   goldItemsNotText: number
   /** The same of other retrieved items. */
   otherItemsNotText: number
+  /** Gold items whose picture or video cannot be read: left out. */
+  goldItemsUnreadable: number
+  /** The same of other retrieved items. */
+  otherItemsUnreadable: number
   decisionNodes: number
   /** Pairs of two nodes with one token sequence, left out of pair accuracy. */
   droppedPairs: number
@@ -75,6 +79,8 @@ export function noCounts(): BenchmarkCounts {
     otherItems: 0,
     goldItemsNotText: 0,
     otherItemsNotText: 0,
+    goldItemsUnreadable: 0,
+    otherItemsUnreadable: 0,
     decisionNodes: 0,
     droppedPairs: 0,
     nodes: 0,

@@ -65,8 +65,16 @@ export async function* givenQuestions(
         droppedAnnotations += unscored.droppedAnnotations
         instances.push({ ...unscored.instance, ...scoresOnTree(found, hierarchy, branching, given.models) })
       }
-      const notText = { gold: 0, other: 0 }
-      yield { question, source: sourceOf(question), retrieved, instances, droppedAnnotations, notText }
+      const none = { gold: 0, other: 0 }
+      yield {
+        question,
+        source: sourceOf(question),
+        retrieved,
+        instances,
+        droppedAnnotations,
+        notText: none,
+        unreadable: none,
+      }
     }
   }
 }

@@ -10,7 +10,7 @@ export {
   type PairCount,
   type ScoredTree,
 } from './decisions.ts'
-export type { TextEmbedder } from './embedded.ts'
+export type { NodeEmbedder } from './embedded.ts'
 export { type Estimate, type EstimateOptions, type Estimates, estimate, type MetricEstimates } from './estimates.ts'
 export {
   type EvaluateOptions,

@@ -23,8 +23,10 @@ export interface ScoredQuestion {
   retrieved: boolean
   instances: ScoredInstance[]
   droppedAnnotations: number
-  /** Items that were left out because they are no text. */
+  /** Items that were left out because they are no text, and the encoder reads nothing else. */
   notText: { gold: number; other: number }
+  /** Items that were left out because their picture or video cannot be read. */
+  unreadable: { gold: number; other: number }
 }
 
 /** A question on its way to scores. */

@@ -111,6 +111,8 @@ export async function collect(
       counts.droppedAnnotations += scored.droppedAnnotations
       counts.goldItemsNotText += scored.notText.gold
       counts.otherItemsNotText += scored.notText.other
+      counts.goldItemsUnreadable += scored.unreadable.gold
+      counts.otherItemsUnreadable += scored.unreadable.other
       for (const instance of scored.instances) {
         const present = encoders.filter((encoder) => !isModel(encoder) || instance.scores[encoder] !== undefined)
         for (const encoder of encoders.filter(isModel)) {

@@ -237,6 +237,8 @@ const COUNT_NAMES: [keyof BenchmarkCounts, string][] = [
   ['otherItems', 'other retrieved items'],
   ['goldItemsNotText', 'gold images and videos (not read by the encoder, left out)'],
   ['otherItemsNotText', 'other retrieved images and videos (left out)'],
+  ['goldItemsUnreadable', 'gold images and videos whose file cannot be read (left out)'],
+  ['otherItemsUnreadable', 'other retrieved ones (left out)'],
   ['decisionNodes', 'decision nodes'],
   ['droppedPairs', 'pairs of equal token sequences (dropped)'],
   ['nodes', 'nodes of gold items'],

@@ -1,24 +1,42 @@
-import type { CanopySettings, EncoderProfile } from '../encoder/index.ts'
+import {
+  type CanopySettings,
+  type EncoderProfile,
+  MAIN_PART,
+  PARTS,
+  type Pooling,
+  readsPictures,
+} from '../encoder/index.ts'
 import type { SelfCheck } from './self-check.ts'
+import { type ExportType, transformersJsType, variantFile } from './variants.ts'
 
 /**
  * The model card (README.md) of an exported encoder, in the form the Hugging Face hub reads: what it is, how it is used, what
  * was measured.
  *
+ * @param types that the weights are written in
  * @param table Markdown of the run's measured table, where it was evaluated
  */
 export function modelCard(options: {
   profile: EncoderProfile
   settings: CanopySettings
-  check: SelfCheck
+  types: readonly ExportType[]
+  checks: Partial<Record<ExportType, SelfCheck>>
   table: string | undefined
   bundled: boolean
 }): string {
-  const { profile, settings, check, table, bundled } = options
-  const base = settings.base.revision === undefined ? settings.base.id : `${settings.base.id}@${settings.base.revision}`
+  const { profile, settings, types, checks, table, bundled } = options
+  const { id, revision } = settings.base
+  const base = code(revision === undefined ? id : `${id}@${revision}`)
   const query = settings.queryEncoder.id
+  const pictures = readsPictures(profile)
+  const weights =
+    profile.kind === 'onnx'
+      ? 'in the form and the types of the graph that it was trained over'
+      : `in ${types.join(', ')}`
+  const first = types[0] ?? 'fp32'
+  const opened = bundled ? '' : `, { queryEncoder: ${quoted(query)} }`
   return `---
-library_name: sentence-transformers
+library_name: ${pictures ? 'transformers.js' : 'sentence-transformers'}
 pipeline_tag: feature-extraction
 tags: [canopy, node-encoder, onnx]
 ---
@@ -26,48 +44,149 @@ tags: [canopy, node-encoder, onnx]
 # CANOPY node encoder over ${base}
 
 Scores the regions of retrieved items for refinement (CANOPY, arXiv 2610.00923): s(question, region) =
-cos(f0(question), fθ(region)). This folder is fθ, as ONNX ${profile.kind === 'onnx' ? 'in the form and the types of the graph that it was trained over' : 'in fp32'}. **Questions are embedded by f0, which is ${query}, not by this
-model**${bundled ? ' (it lies in `query-encoder/`)' : ''}; \`canopy.json\` holds its fingerprint.
+cos(f0(question), fθ(region)). This folder is fθ, as ONNX ${weights}. **Questions are embedded by f0, which is ${code(query)}, not by
+this model**${bundled ? ' (it lies in `query-encoder/`)' : ''}; \`canopy.json\` holds its fingerprint.
 
 | setting | value |
 |---|---|
 | pooling | ${profile.pooling}${profile.normalize ? ', scaled to length 1' : ''} |
-| dimension | ${profile.dimension} |
-| maximum length | ${profile.maxLength} tokens |
+| dimension | ${profile.dimension}${profile.dimension < profile.width ? ` (the first of ${profile.width} numbers)` : ''} |
+| maximum length | ${profile.maxLength} tokens; what is longer is cut |
 | text of a region | ${settings.title ? '`title` line, then' : 'without title,'} the sentences; of a table the column header, then the rows, as ${settings.tableFormat} |
-| prompt of a region | ${settings.prompts.node === '' ? 'none' : `\`${settings.prompts.node}\``} |
+| ${pictures ? 'instruction for' : 'prompt of'} a region | ${settings.prompts.node === '' ? 'none' : cell(code(settings.prompts.node))} |
 | branching | ${settings.branching} |
 
 \`\`\`ts
 import { openEncoder } from 'canopy-encoder'
-const encoder = await openEncoder('this/folder'${bundled ? '' : `, { queryEncoder: '${query}' }`})
-const [item] = await encoder.refine(question, [{ title, text }])
+const encoder = await openEncoder('this/folder'${opened})
+const [item] = await encoder.refine(question, [{ title, text }${pictures ? ", { id, modality: 'image', title, image: 'picture.png' }" : ''}])
 \`\`\`
-
-transformers.js takes the closing [SEP] off a text that is over the limit, so that its embedding differs there; cut such texts
-before, or embed them with canopy-encoder, sentence-transformers or your own call of ONNX Runtime.
-
+${profile.kind === 'onnx' ? '' : typesText(types, pictures ? PARTS : ['model'])}${pictures ? partsText(profile, first) : singleText(profile, first)}
 ## Measured
 
-Against the trained graph, ${check.texts} texts of which ${check.truncated} over-long: smallest cosine ${check.minCosine.toFixed(7)},
-largest difference ${check.maxDifference.toExponential(1)}${
-    check.unrounded === undefined
-      ? ''
-      : `; without the rounding of the file's own arithmetic ${check.unrounded.minCosine.toFixed(7)} and ${check.unrounded.maxDifference.toExponential(1)}`
-  }.
-${check.refinement === undefined ? '' : refinementText(check.refinement)}
+${types.map((type) => measured(type, checks[type] as SelfCheck, profile)).join('\n')}
 ${table ?? 'The encoder was not evaluated on a test split.'}
+`
+}
+
+function measured(type: ExportType, check: SelfCheck, profile: EncoderProfile): string {
+  const { unrounded, refinement } = check
+  const close = ({ minCosine, maxDifference }: Pick<SelfCheck, 'minCosine' | 'maxDifference'>): string =>
+    `${minCosine.toFixed(7)}, largest difference ${maxDifference.toExponential(1)}`
+  const exact = unrounded === undefined ? '' : `; without rounding ${close(unrounded)}`
+  return `${profile.kind === 'onnx' ? 'Against' : `${type} against`} the trained graph, inputs compared ${comparedText(check)}: smallest cosine ${close(check)}${exact}.
+${refinement === undefined ? '' : refinementText(refinement)}`
+}
+
+const SHOWN = { text: 'text', table: 'tables', image: 'pictures', video: 'videos' }
+
+/** What was compared, by modality: `5 of text, 1 of pictures (0 over-long)`. */
+export function comparedText({ compared, truncated }: SelfCheck): string {
+  const parts = (['text', 'table', 'image', 'video'] as const)
+    .filter((modality) => compared[modality] > 0)
+    .map((modality) => `${compared[modality]} of ${SHOWN[modality]}`)
+  return `${parts.join(', ')} (${truncated} over-long)`
+}
+
+/** The types of a checkpoint's export, each graphs of its own. */
+function typesText(types: readonly ExportType[], graphs: readonly string[]): string {
+  const rows = types.map((type) => {
+    const files = graphs.map((graph) => `\`${variantFile(graph, type)}\``).join(', ')
+    return `| ${type} | ${files} | \`dtype: '${transformersJsType(type)}'\` |`
+  })
+  const [first = 'fp32', second] = types
+  const main = graphs.length > 1 ? MAIN_PART : 'model'
+  const choice =
+    second === undefined
+      ? ''
+      : `\nThe folder is opened by its graph in ${first}; another is named, \`onnxFile: '${variantFile(main, second)}'\` say (\`--onnx-file\`).\n`
+  return `
+| weights in | \`onnx/\` | transformers.js |
+|---|---|---|
+${rows.join('\n')}
+${choice}
+Weights that a graph does not hold lie beside it, in the file of its name and \`_data\`.${
+    types.includes('int4')
+      ? ' int4 is computed by MatMulNBits, an operator of ONNX Runtime; the others need standard ones only.'
+      : ''
+  }
+`
+}
+
+/** Names of poolings in transformers.js. */
+const poolings: Record<Pooling, string> = { mean: 'mean', cls: 'cls', last: 'last_token' }
+
+function singleText(profile: EncoderProfile, first: ExportType): string {
+  if (profile.kind === 'onnx') return profile.architecture === 'bert' ? CUT_BY_TRANSFORMERS_JS : ''
+  const { pooling, normalize, dimension, width } = profile
+  const notes = [
+    ...(profile.prompts.node === '' ? [] : ['The prompt goes before the text.']),
+    ...(dimension < width
+      ? [`The embedding is the first ${dimension} numbers${normalize ? ', scaled to length 1' : ''}.`]
+      : []),
+  ]
+  return `
+\`\`\`js
+import { pipeline } from '@huggingface/transformers'
+const extract = await pipeline('feature-extraction', 'this/folder', { dtype: '${transformersJsType(first)}' })
+const { data } = await extract([text], { pooling: '${poolings[pooling]}', normalize: ${normalize} })
+\`\`\`
+${notes.length === 0 ? '' : `\n${notes.join(' ')}\n`}${profile.architecture === 'bert' ? CUT_BY_TRANSFORMERS_JS : ''}`
+}
+
+const CUT_BY_TRANSFORMERS_JS = `
+transformers.js takes the closing [SEP] off a text that is over the limit, so that its embedding differs there; cut such texts
+before, or embed them with canopy-encoder, sentence-transformers or your own call of ONNX Runtime.
+`
+
+function partsText(profile: EncoderProfile, first: ExportType): string {
+  return `
+Three graphs make an embedding; \`embed_tokens\` and \`decoder_model_merged\` one of text.
+
+| graph | inputs | output |
+|---|---|---|
+| \`vision_encoder\` | \`pixel_values\`, \`image_grid_thw\` | \`image_features\` [rows, wide] |
+| \`embed_tokens\` | \`input_ids\` | \`inputs_embeds\` [batch, sequence, wide] |
+| \`decoder_model_merged\` | \`inputs_embeds\`, \`attention_mask\`, \`position_ids\` [3, batch, sequence] | \`last_hidden_state\` [batch, sequence, ${profile.width}] |
+
+Rows of \`image_features\` take the place of those of \`inputs_embeds\` at the tokens of pictures and frames. \`wide\` is ${profile.width} numbers
+for the first layer and as many for each level of DeepStack, which the decoder adds after its first layers. The embedding is
+\`last_hidden_state\` at the last token${profile.dimension < profile.width ? `, its first ${profile.dimension} numbers` : ''}${profile.normalize ? ', scaled to length 1' : ''}.
+
+transformers.js 4.3 computes \`last_hidden_state\` for texts and pictures; it reads no video. Its \`generate\` does not work: an encoder has
+neither \`logits\` nor a cache of keys and values.
+
+\`\`\`js
+import { AutoModelForImageTextToText } from '@huggingface/transformers'
+const model = await AutoModelForImageTextToText.from_pretrained('this/folder', { dtype: '${transformersJsType(first)}' })
+const { last_hidden_state } = await model({ input_ids, attention_mask, pixel_values, image_grid_thw })
+\`\`\`
 `
 }
 
 function refinementText({ instances, trained, exported, sameKept }: NonNullable<SelfCheck['refinement']>): string {
   const percent = (x: number): string => `${(100 * x).toFixed(1)} %`
   return `
-| ${instances} held-out items | decision accuracy | pruned items | dropped items |
+| ${instances} held-out ${instances === 1 ? 'item' : 'items'} of ${trained.decisions} decisions | decision accuracy | pruned items | dropped items |
 |---|---|---|---|
 | trained | ${percent(trained.decisionAccuracy)} | ${percent(trained.prunedItemRate)} | ${percent(trained.droppedItemRate)} |
 | exported | ${percent(exported.decisionAccuracy)} | ${percent(exported.prunedItemRate)} | ${percent(exported.droppedItemRate)} |
 
-The same ranges are kept for ${percent(sameKept)} of them.
+The same ranges are kept for ${Math.round(sameKept * instances)} of ${instances}.
 `
 }
+
+/** Text as Markdown shows it unchanged, in one line: between more backquotes than it has in a row. */
+function code(text: string): string {
+  const line = text.replace(/\s+/g, ' ')
+  const marks = '`'.repeat(1 + Math.max(0, ...(line.match(/`+/g) ?? []).map((run) => run.length)))
+  const space = /^`|`$/.test(line) ? ' ' : ''
+  return marks + space + line + space + marks
+}
+
+/** Markdown in a cell of a table, which a bar would end, between backquotes, too. */
+const cell = (markdown: string): string => markdown.replaceAll('|', '\\|')
+
+/** A string of JavaScript. */
+const quoted = (text: string): string =>
+  `'${JSON.stringify(text).slice(1, -1).replaceAll('\\"', '"').replaceAll("'", "\\'")}'`

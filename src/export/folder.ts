@@ -1,24 +1,27 @@
-import { copyFile, mkdir, readFile, writeFile } from 'node:fs/promises'
+import { mkdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import {
   type Adapter,
   CANOPY_FILE,
   type CanopySettings,
   type EncoderProfile,
-  type Pooling,
+  MAIN_PART,
   plainEncoder,
+  readsPictures,
 } from '../encoder/index.ts'
+import type { Graph } from '../onnx/index.ts'
 import { InputError } from '../support/errors.ts'
-import { exists, sha256File } from '../support/files.ts'
+import { sha256File } from '../support/files.ts'
+import type { Progress } from '../support/progress.ts'
+import { writeFolderFiles, writeJson } from './folder-files.ts'
 import { adaptedGraph } from './imported.ts'
-import { mergedWeights } from './merge.ts'
-import { writeModel } from './write-model.ts'
+import { type MergedWeights, mergedWeights } from './merge.ts'
+import { exportedParts } from './parts.ts'
+import { type ExportType, variant, variantFile } from './variants.ts'
+import { dataFile, fromFiles, type Writable, writeModel } from './write-model.ts'
 
-/** Tokenizer files that are handed on as they are, where the checkpoint has them. */
-const TOKENIZER_FILES = ['vocab.txt', 'special_tokens_map.json', 'added_tokens.json', 'merges.txt', 'vocab.json']
-
-/** Weight file inside the folder, where transformers.js and sentence-transformers look for it. */
-export const MODEL_FILE = 'onnx/model.onnx'
+/** Weights of a part of an encoder go into a second file beyond this, so that they can be mapped into memory. */
+const PART_BYTES = 2 ** 18
 
 /** What became of an adapter: modules whose weights were changed, and modules that got their update beside them. */
 export interface Written {
@@ -28,112 +31,153 @@ export interface Written {
   dequantised: number
 }
 
+/** What is written, and who is told. */
+export interface WriteOptions {
+  /** The toolkit's version. */
+  version: string
+  /** Types of the weights, each a graph of its own; float32 by default. */
+  types?: readonly ExportType[]
+  signal?: AbortSignal | undefined
+  onProgress?: Progress | undefined
+}
+
+/** A graph to write, by the name of its file, and how many bytes of weights that file may hold. */
+interface NamedGraph {
+  file: string
+  writable: Writable
+  inside?: number
+}
+
 /**
  * Writes a merged node encoder into an existing, empty folder, in the layout that transformers.js, sentence-transformers
- * (`backend="onnx"`) and plain ONNX Runtime load: of a checkpoint the graph in fp32 (opset 17, no contrib operators), of an ONNX
- * folder its own graph in its own types; config, tokenizer, pooling, and canopy.json with the weights' hashes.
+ * (`backend="onnx"`) and plain ONNX Runtime load: of a checkpoint the graph, or the graphs of its parts (`qwen3_vl`), with weights in
+ * the types asked for (float32: opset 17, no contrib operators), of an ONNX folder its own graph in its own types; config,
+ * tokenizer, processor, pooling, and canopy.json with the weights' hashes and the graph of the first type as the one that the folder
+ * is opened by. Weights are read, merged, converted and written some megabytes at a time.
+ *
+ * @throws InputError for a weight that a type cannot hold, and for other types of an ONNX folder than its own
  */
 export async function writeEncoderFolder(
   folder: string,
   profile: EncoderProfile,
   adapter: Adapter | undefined,
   settings: CanopySettings,
-  producerVersion: string,
+  { version, types = ['fp32'], signal, onProgress }: WriteOptions,
 ): Promise<Written> {
-  const made =
+  const { graphs, written } =
     profile.kind === 'onnx'
-      ? await adaptedGraph(profile, adapter)
-      : {
-          graph: plainEncoder(profile, await mergedWeights(profile, adapter)),
-          folder: undefined,
-          merged: adapter?.targets ?? [],
-          beside: [],
-          dequantised: [],
-        }
-  const info = { name: 'node-encoder', producer: 'canopy-encoder', producerVersion }
+      ? await ownGraph(profile, adapter, types)
+      : await builtGraphs(profile, adapter, types, signal)
+  const info = { name: 'node-encoder', producer: 'canopy-encoder', producerVersion: version }
   await mkdir(join(folder, 'onnx'))
-  const files = await writeModel(join(folder, MODEL_FILE), made.graph, made.folder, info)
-
-  await writeJson(join(folder, 'config.json'), configOf(profile, files.length > 1))
-  await writeTokenizer(folder, profile)
-  await writeSentenceTransformersFiles(folder, profile)
+  const files: string[] = []
+  const external = new Map<string, { external: boolean }>()
+  for (const [done, { file, writable, inside }] of graphs.entries()) {
+    onProgress?.({ phase: 'writing', done, total: graphs.length })
+    signal?.throwIfAborted()
+    const made = await writeModel(join(folder, 'onnx', file), writable, info, inside)
+    files.push(...made)
+    external.set(file, { external: made.length > 1 })
+  }
+  await writeFolderFiles(folder, profile, external, profile.kind === 'onnx' ? undefined : types)
   const hashes: Record<string, string> = {}
-  for (const file of files) hashes[`onnx/${file}`] = await sha256File(join(folder, 'onnx', file))
-  await writeJson(join(folder, CANOPY_FILE), { ...settings, files: hashes })
-  return { merged: made.merged.length, beside: made.beside.length, dequantised: made.dequantised.length }
+  for (const file of files) {
+    signal?.throwIfAborted()
+    hashes[`onnx/${file}`] = await sha256File(join(folder, 'onnx', file))
+  }
+  const onnxFile = mainGraph(profile, types[0] ?? 'fp32')
+  await writeJson(join(folder, CANOPY_FILE), { ...settings, files: hashes, onnxFile })
+  onProgress?.({ phase: 'writing', done: graphs.length, total: graphs.length })
+  return written
 }
 
-/** config.json, with what transformers.js asks of it: whether the weights lie in a second file, and of no other graph. */
-function configOf(profile: EncoderProfile, externalData: boolean): Record<string, unknown> {
-  const { 'transformers.js_config': own, ...config } = profile.config
-  const { use_external_data_format: _, dtype: __, ...rest } = (own ?? {}) as Record<string, unknown>
-  const forTransformersJs = { ...rest, ...(externalData && { use_external_data_format: true }) }
+/** The graph in a type that opens an exported encoder, see {@link partFiles}. */
+export const mainGraph = (profile: EncoderProfile, type: ExportType): string =>
+  variantFile(readsPictures(profile) ? MAIN_PART : 'model', type)
+
+async function ownGraph(
+  profile: EncoderProfile,
+  adapter: Adapter | undefined,
+  types: readonly ExportType[],
+): Promise<{ graphs: NamedGraph[]; written: Written }> {
+  if (types.length !== 1 || types[0] !== 'fp32')
+    throw new InputError('An ONNX graph keeps the types that it has; --dtype is for checkpoints.', {
+      file: profile.weights,
+    })
+  if (readsPictures(profile))
+    throw new InputError(
+      'This folder is an export already, of several graphs; export the checkpoint that it was made from.',
+      {
+        file: profile.folder,
+      },
+    )
+  const { graph, folder, merged, beside, dequantised } = await adaptedGraph(profile, adapter)
+  const writable = { graph, stream: fromFiles(folder) }
+  // weights that lie beside the graph stay there
+  const inside = [...graph.initializers.values()].some((tensor) => 'external' in tensor) ? { inside: 0 } : {}
   return {
-    ...config,
-    model_type: profile.architecture,
-    ...(Object.keys(forTransformersJs).length > 0 && { 'transformers.js_config': forTransformersJs }),
+    graphs: [{ file: variantFile('model', 'fp32'), writable, ...inside }],
+    written: { merged: merged.length, beside: beside.length, dequantised: dequantised.length },
   }
 }
 
-/** The tokenizer, cutting at the length the encoder was trained with: other programs read the limit from these files. */
-async function writeTokenizer(folder: string, profile: EncoderProfile): Promise<void> {
-  const from = profile.modelFolder
-  const tokenizer = await readJson(join(from, 'tokenizer.json'))
-  await writeJson(join(folder, 'tokenizer.json'), { ...tokenizer, truncation: null, padding: null })
-  const config = await readJson(join(from, 'tokenizer_config.json'))
-  const { name_or_path: _, tokenizer_file: __, ...kept } = config
-  await writeJson(join(folder, 'tokenizer_config.json'), { ...kept, model_max_length: profile.maxLength })
-  for (const name of TOKENIZER_FILES)
-    if (await exists(join(from, name))) await copyFile(join(from, name), join(folder, name))
-}
-
-const poolingNames: Record<Pooling, string> = { mean: 'mean_tokens', cls: 'cls_token', last: 'lasttoken' }
-
-/** modules.json and the pooling that it names. */
-export async function writePooling(folder: string, profile: EncoderProfile): Promise<void> {
-  const modules = [
-    { idx: 0, name: '0', path: '', type: 'sentence_transformers.models.Transformer' },
-    { idx: 1, name: '1', path: '1_Pooling', type: 'sentence_transformers.models.Pooling' },
-    ...(profile.normalize
-      ? [{ idx: 2, name: '2', path: '2_Normalize', type: 'sentence_transformers.models.Normalize' }]
-      : []),
-  ]
-  await writeJson(join(folder, 'modules.json'), modules)
-  await writeJson(join(folder, '1_Pooling', 'config.json'), {
-    word_embedding_dimension: profile.dimension,
-    ...Object.fromEntries(
-      Object.entries(poolingNames).map(([pooling, name]) => [`pooling_mode_${name}`, pooling === profile.pooling]),
+async function builtGraphs(
+  profile: EncoderProfile,
+  adapter: Adapter | undefined,
+  types: readonly ExportType[],
+  signal: AbortSignal | undefined,
+): Promise<{ graphs: NamedGraph[]; written: Written }> {
+  const { graphs, of } = await floatGraphs(profile, adapter, signal)
+  return {
+    graphs: types.flatMap((type) =>
+      [...graphs].map(([name, graph]) => ({
+        ...{ file: variantFile(name, type), writable: variant(graph, of, type) },
+        ...weightsInside(profile),
+      })),
     ),
-    pooling_mode_max_tokens: false,
-    pooling_mode_mean_sqrt_len_tokens: false,
-    include_prompt: true,
-  })
-  if (profile.normalize) await mkdir(join(folder, '2_Normalize'), { recursive: true })
-}
-
-async function writeSentenceTransformersFiles(folder: string, profile: EncoderProfile): Promise<void> {
-  await writePooling(folder, profile)
-  await writeJson(join(folder, 'sentence_bert_config.json'), {
-    max_seq_length: profile.maxLength,
-    do_lower_case: profile.lowerCase,
-  })
-  await writeJson(join(folder, 'config_sentence_transformers.json'), {
-    // the prompt of a node is the only one: queries belong to the frozen query encoder
-    prompts: profile.prompts.node === '' ? {} : { document: profile.prompts.node },
-    default_prompt_name: null,
-    similarity_fn_name: 'cosine',
-  })
-}
-
-async function readJson(file: string): Promise<Record<string, unknown>> {
-  try {
-    return JSON.parse(await readFile(file, 'utf8')) as Record<string, unknown>
-  } catch (error) {
-    throw new InputError(`The file cannot be read as JSON (${(error as Error).message}).`, { file }, error)
+    written: { merged: adapter?.targets.length ?? 0, beside: 0, dequantised: 0 },
   }
 }
 
-async function writeJson(file: string, value: unknown): Promise<void> {
-  await mkdir(join(file, '..'), { recursive: true })
-  await writeFile(file, `${JSON.stringify(value, null, 2)}\n`)
+const weightsInside = (profile: EncoderProfile): { inside?: number } =>
+  readsPictures(profile) ? { inside: PART_BYTES } : {}
+
+/**
+ * Runs with a checkpoint's graphs in float32 beside those of a written folder: what weights in whole numbers are rounded from.
+ *
+ * @param use gets what the graphs' names end in, in place of `.onnx`
+ */
+export async function withFloatGraphs<T>(
+  folder: string,
+  profile: EncoderProfile,
+  adapter: Adapter | undefined,
+  signal: AbortSignal | undefined,
+  use: (ending: string) => Promise<T>,
+): Promise<T> {
+  const ending = '_unrounded.onnx'
+  const files: string[] = []
+  try {
+    const { graphs, of } = await floatGraphs(profile, adapter, signal)
+    for (const [name, graph] of graphs) {
+      const file = join(folder, 'onnx', name + ending)
+      files.push(file, dataFile(file))
+      await writeModel(file, variant(graph, of, 'fp32'), {}, weightsInside(profile).inside)
+    }
+    return await use(ending)
+  } finally {
+    for (const file of files) await rm(file, { force: true })
+  }
+}
+
+/** The graphs of a checkpoint's export in float32, by their names, over references to its merged weights. */
+export async function floatGraphs(
+  profile: EncoderProfile,
+  adapter: Adapter | undefined,
+  signal?: AbortSignal,
+): Promise<{ graphs: Map<string, Graph>; of: MergedWeights['of'] }> {
+  const { references, of } = await mergedWeights(profile, adapter, signal)
+  const graphs = readsPictures(profile)
+    ? new Map<string, Graph>(Object.entries(exportedParts(profile, references)))
+    : new Map([['model', plainEncoder(profile, references)]])
+  return { graphs, of }
 }

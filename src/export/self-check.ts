@@ -1,38 +1,31 @@
-import type { Embedder } from '../encoder/index.ts'
+import { type Embedded, type Embedder, type EncodedInput, type EncoderInput, encoderInput } from '../encoder/index.ts'
 import { accuracyOf, type ScoredTree } from '../eval/index.ts'
-import { type Hierarchy, type RenderOptions, renderNode } from '../hierarchy/index.ts'
+import { type Hierarchy, type Item, type RenderOptions, renderNode } from '../hierarchy/index.ts'
 import { refine } from '../refine/index.ts'
+import { type Closeness, type Comparison, compare, cosine, type FloatType, MERGED_BOUNDS } from './closeness.ts'
 
 /** A held-out item with its question and gold leaves, over which the exported encoder is compared with the trained one. */
 export interface CheckInstance {
   benchmark: string
   question: string
   hierarchy: Hierarchy
+  /** The dataset's, in which pictures and videos lie. */
+  folder?: string
   /** [leaves] */
   gold: boolean[]
 }
 
-/** How close two encoders' embeddings of the same texts lie. */
-export interface Closeness {
-  /** Smallest cosine between the two embeddings of a text. */
-  minCosine: number
-  /** Largest difference of one number of the unit-length embeddings. */
-  maxDifference: number
-}
-
-/** A closeness and what it has to keep. */
-export interface Comparison extends Closeness {
-  bounds: Closeness
-}
-
 /** How closely the written files give what was trained. */
 export interface SelfCheck extends Comparison {
-  /** Texts compared, and how many of them were cut at the maximum length. */
-  texts: number
+  /** Inputs compared, by what they are of, and how many of them were cut at the maximum length. */
+  compared: Record<Item['modality'], number>
   truncated: number
+  /** Whether both leave the same tokens of an over-long text. */
+  cutAlike: boolean
   /**
-   * The same for the written graph computed in float32, without the rounding of its activations: what is left is what became of
-   * the adapter. Absent for a graph that computes in float32 anyway.
+   * The same without rounding: for an ONNX folder's graph computed in float32, without that of its activations; for weights in whole
+   * numbers the float32 graph that they are rounded from. What is left is what became of the encoder and the adapter. Absent for a
+   * graph that computes in float32 anyway, and where the folder holds the float32 graph, too.
    */
   unrounded?: Comparison
   /** Refinement on the held-out items by both encoders; absent without instances. */
@@ -46,104 +39,193 @@ export interface SelfCheck extends Comparison {
 }
 
 export interface RefinementFigures {
+  decisions: number
   decisionAccuracy: number
   prunedItemRate: number
   droppedItemRate: number
 }
 
-/**
- * The least cosine and the largest difference that rounding explains when computing in float32, by the coarsest type that weights
- * with an update in them are stored in. Half a unit in the last place of merged weights is 2⁻¹², of bfloat16 2⁻⁹; measured with
- * all-MiniLM-L6-v2 are differences of 1.4e-7 and, with merged halves, 1.4e-4, and without one of the 36 modules of an adapter of
- * six steps 2.4e-4 to 4.4e-3.
- */
-export const MERGED_BOUNDS: Record<FloatType, Closeness> = {
-  float32: { minCosine: 0.999999, maxDifference: 1e-4 },
-  float16: { minCosine: 0.99999, maxDifference: 1e-3 },
-  bfloat16: { minCosine: 0.9994, maxDifference: 8e-3 },
-}
-
-export type FloatType = 'float32' | 'float16' | 'bfloat16'
+/** Opens an encoder, which is closed after its use. */
+type Open = () => Promise<Embedder>
 
 /** What a graph that computes in half precision, or rounds to integers, is compared with beside the trained one. */
 export interface Rounding {
   /** The encoder without the adapter, as its file has it, and as training computes it. */
-  frozen: { file: Embedder; trained: Embedder }
+  frozen: { file: Open; trained: Open }
   /** The written graph as training would compute it. */
-  exported: Embedder
+  exported: Open
   /** The coarsest type of its float weights. */
   weights: FloatType
 }
 
+/** What the trained encoder gives, to compare any number of written graphs with. */
+export interface Reference {
+  inputs: EncoderInput[]
+  /** How many of the inputs are of which modality. */
+  compared: SelfCheck['compared']
+  trained: Embedded
+  dimension: number
+  instances: readonly CheckInstance[]
+  /** [instances][nodes] -> index of the node's input. */
+  place: number[][]
+  /** f0's embeddings of the instances' questions. */
+  questions: Float32Array
+  /** An over-long text, and the tokens that the trained encoder leaves of it. */
+  cut: { text: string; ids: Int32Array }
+  signal: AbortSignal | undefined
+}
+
+/** Over-long texts are embedded, too, where an encoder cuts them at this many tokens or fewer; else their tokens are compared. */
+const MOST_TOKENS = 2048
+
 /**
- * Embeds the same node texts by the trained packed graph and by the written files (padded batches), and refines held-out items
- * with both. At least one text is longer than the encoder takes, so that cutting is compared too.
+ * Embeds by the trained packed graph what written graphs are then compared on: the nodes of held-out items, and built-in texts, one of
+ * which is longer than the encoder takes, so that cutting is compared too; for an encoder that reads pictures one of those.
  *
+ * @param picture a picture's file, which has to be there until the last comparison
  * @param trained the checkpoint with its adapter
- * @param exported the written folder
  * @param query f0
+ */
+export async function referenceOf(options: {
+  trained: Open
+  query: Open
+  instances: readonly CheckInstance[]
+  rendering: RenderOptions
+  picture: string
+  signal?: AbortSignal | undefined
+}): Promise<Reference> {
+  const { instances, rendering, picture, signal } = options
+  const index = new Map<string, number>()
+  const inputs: EncoderInput[] = []
+  const compared: SelfCheck['compared'] = { text: 0, table: 0, image: 0, video: 0 }
+  const add = (input: EncoderInput, modality: Item['modality'] = 'text'): number => {
+    const key = JSON.stringify(input)
+    const known = index.get(key)
+    if (known !== undefined) return known
+    const at = inputs.push(input) - 1
+    index.set(key, at)
+    compared[modality]++
+    return at
+  }
+  const byTrained = await using(options.trained, async (encoder) => {
+    const { multimodal, maxLength } = encoder.reader
+    const place = instances.map(({ hierarchy, folder }) =>
+      hierarchy.nodes.map((node) =>
+        add(
+          multimodal
+            ? encoderInput(hierarchy, node, rendering, folder)
+            : { text: renderNode(hierarchy, node, rendering) },
+          hierarchy.item.modality,
+        ),
+      ),
+    )
+    for (const text of builtInTexts) add({ text })
+    if (multimodal) add({ text: 'A red square', images: [picture] }, 'image')
+    const text = longText(maxLength)
+    const ids = await idsOf(encoder, text)
+    if (ids.length <= MOST_TOKENS) add({ text })
+    const trained = await encoder.embed(inputs, 'node', running(signal))
+    return { trained, place, dimension: encoder.dimension, cut: { text, ids } }
+  })
+  const questions = await using(options.query, async (encoder) => {
+    const asked = instances.map(({ question }) => ({ text: question }))
+    return (await encoder.embed(asked, 'query', running(signal))).embeddings
+  })
+  return { inputs, compared, ...byTrained, instances, questions, signal }
+}
+
+async function idsOf(encoder: Embedder, text: string): Promise<Int32Array> {
+  const [encoded] = await encoder.reader.encode([{ text }], 'node')
+  return (encoded as EncodedInput).sequence.ids
+}
+
+/**
+ * Embeds the reference's inputs by written files (padded batches), and refines the held-out items by both encoders.
+ *
+ * @param exported the written folder
+ * @param bounds what the written files have to keep; for a graph that rounds see `rounding`
  * @param rounding for a graph that computes in half precision or rounds to integers. The export rounds as the file does, so that
  *   it may differ from the trained graph by {@link ROUNDING} times what the frozen file differs from the frozen graph by, and by
  *   what fp32 explains; computed in float32 only by what its weights' type explains, which a lost or misplaced update is not.
  */
-export async function selfCheck(options: {
-  trained: Embedder
-  exported: Embedder
-  query: Embedder
-  rounding?: Rounding | undefined
-  instances: readonly CheckInstance[]
-  rendering: RenderOptions
-  signal?: AbortSignal | undefined
-}): Promise<SelfCheck> {
-  const { trained, exported, query, instances, rendering } = options
-  const run = options.signal === undefined ? {} : { signal: options.signal }
-  const place = instances.map(({ hierarchy }) => hierarchy.nodes.map((node) => renderNode(hierarchy, node, rendering)))
-  const texts = [...new Set([...place.flat(), ...builtInTexts(trained)])]
-  const a = await trained.embedTexts(texts, 'node', run)
-  const b = await exported.embedTexts(texts, 'node', run)
+export async function selfCheck(
+  reference: Reference,
+  exported: Open,
+  options: { bounds?: Closeness; rounding?: Rounding | undefined } = {},
+): Promise<SelfCheck> {
+  const { inputs, trained, dimension, instances, cut, signal } = reference
+  const { bounds = MERGED_BOUNDS.float32, rounding } = options
+  const embedded = (open: Open): Promise<Embedded> =>
+    using(open, (encoder) => encoder.embed(inputs, 'node', running(signal)))
+  const { own, ids } = await using(exported, async (encoder) => ({
+    own: await encoder.embed(inputs, 'node', running(signal)),
+    ids: await idsOf(encoder, cut.text),
+  }))
   const check: SelfCheck = {
-    texts: texts.length,
-    truncated: a.truncated.filter(Boolean).length,
-    ...compare(a.embeddings, b.embeddings, trained.dimension),
-    bounds: MERGED_BOUNDS.float32,
+    compared: reference.compared,
+    truncated: trained.truncated.filter(Boolean).length,
+    cutAlike: ids.length === cut.ids.length && ids.every((id, i) => id === cut.ids[i]),
+    ...compare(trained.embeddings, own.embeddings, dimension),
+    bounds,
   }
-  if (options.rounding !== undefined) {
-    const { frozen, exported: graph, weights } = options.rounding
-    const { embeddings } = await graph.embedTexts(texts, 'node', run)
-    check.bounds = await roundingBounds(frozen, texts, run)
-    check.unrounded = { ...compare(a.embeddings, embeddings, trained.dimension), bounds: MERGED_BOUNDS[weights] }
+  if (rounding !== undefined) {
+    const [file, exact] = [await embedded(rounding.frozen.file), await embedded(rounding.frozen.trained)]
+    check.bounds = roundingBounds(compare(file.embeddings, exact.embeddings, dimension))
+    check.unrounded = await comparison(reference, rounding.exported, MERGED_BOUNDS[rounding.weights])
   }
   if (instances.length === 0) return check
 
-  const queries = await query.embedTexts(
-    instances.map((instance) => instance.question),
-    'query',
-    run,
-  )
-  const row = new Map(texts.map((text, i) => [text, i]))
-  const scoredBy = (embeddings: Float32Array, same: Int32Array): ScoredTree[] =>
-    instances.map(({ benchmark, hierarchy, gold }, i) => {
-      const rows = (place[i] as string[]).map((text) => row.get(text) as number)
-      const scores = rows.map((r) => cosine(queries.embeddings, i, embeddings, r, trained.dimension))
-      return { benchmark, nodes: hierarchy.nodes, gold, scores, same: rows.map((r) => same[r] as number) }
-    })
-  const byTrained = scoredBy(a.embeddings, a.same)
-  const byExported = scoredBy(b.embeddings, b.same)
-  const kept = (tree: ScoredTree): string => {
-    const scores = new Map(tree.nodes.map((node, i) => [node, tree.scores[i] as number]))
-    return refine(tree.nodes[0]!, (node) => scores.get(node) as number)
-      .map(({ from, to }) => `${from}-${to}`)
-      .join()
-  }
+  const byTrained = scoredTrees(reference, trained)
+  const byExported = scoredTrees(reference, own)
   return {
     ...check,
     refinement: {
       instances: instances.length,
-      trained: figures(byTrained, kept),
-      exported: figures(byExported, kept),
-      sameKept: byTrained.filter((tree, i) => kept(tree) === kept(byExported[i]!)).length / instances.length,
+      trained: figures(byTrained, keptRanges),
+      exported: figures(byExported, keptRanges),
+      sameKept:
+        byTrained.filter((tree, i) => keptRanges(tree) === keptRanges(byExported[i]!)).length / instances.length,
     },
   }
+}
+
+/** How closely a graph gives the reference's embeddings. */
+export async function comparison(
+  { inputs, trained, dimension, signal }: Reference,
+  open: Open,
+  bounds: Closeness,
+): Promise<Comparison> {
+  const { embeddings } = await using(open, (encoder) => encoder.embed(inputs, 'node', running(signal)))
+  return { ...compare(trained.embeddings, embeddings, dimension), bounds }
+}
+
+async function using<T>(open: Open, use: (encoder: Embedder) => Promise<T>): Promise<T> {
+  const encoder = await open()
+  try {
+    return await use(encoder)
+  } finally {
+    await encoder.close()
+  }
+}
+
+const running = (signal: AbortSignal | undefined): { signal?: AbortSignal } => (signal === undefined ? {} : { signal })
+
+function scoredTrees(
+  { instances, place, questions, dimension }: Reference,
+  { embeddings, same }: Pick<Embedded, 'embeddings' | 'same'>,
+): ScoredTree[] {
+  return instances.map(({ benchmark, hierarchy, gold }, i) => {
+    const rows = place[i] as number[]
+    const scores = rows.map((row) => cosine(questions, i, embeddings, row, dimension))
+    return { benchmark, nodes: hierarchy.nodes, gold, scores, same: rows.map((row) => same[row] as number) }
+  })
+}
+
+function keptRanges(tree: ScoredTree): string {
+  const scores = new Map(tree.nodes.map((node, i) => [node, tree.scores[i] as number]))
+  return refine(tree.nodes[0]!, (node) => scores.get(node) as number)
+    .map(({ from, to }) => `${from}-${to}`)
+    .join()
 }
 
 /**
@@ -155,13 +237,7 @@ const ROUNDING = 3
 /** However coarse a file rounds: below this an export is another encoder. */
 const LEAST_COSINE = 0.9
 
-async function roundingBounds(
-  { file, trained }: Rounding['frozen'],
-  texts: string[],
-  run: { signal?: AbortSignal },
-): Promise<Closeness> {
-  const [own, exact] = [await file.embedTexts(texts, 'node', run), await trained.embedTexts(texts, 'node', run)]
-  const rounding = compare(own.embeddings, exact.embeddings, file.dimension)
+function roundingBounds(rounding: Closeness): Closeness {
   const least = MERGED_BOUNDS.float32
   return {
     minCosine: Math.max(LEAST_COSINE, least.minCosine - ROUNDING ** 2 * (1 - rounding.minCosine)),
@@ -184,6 +260,7 @@ export function failures(check: SelfCheck): string[] {
         `${how}the largest difference to the trained encoder is ${maxDifference.toExponential(2)}, above ${Number(bounds.maxDifference.toPrecision(3))}`,
       )
   }
+  if (!check.cutAlike) wrong.push('an over-long text is cut otherwise than by the trained encoder')
   compared(check, '')
   if (check.unrounded !== undefined) compared(check.unrounded, 'computed in float32, ')
   return wrong
@@ -198,47 +275,24 @@ function figures(trees: ScoredTree[], kept: (tree: ScoredTree) => string): Refin
       const [from, to] = range.split('-').map(Number)
       return sum + (to! - from!)
     }, 0)
+  const { decisions, decisionAccuracy } = accuracyOf(trees)
   return {
-    decisionAccuracy: accuracyOf(trees).decisionAccuracy,
+    ...{ decisions, decisionAccuracy },
     prunedItemRate: share((tree) => kept(tree) !== rootOf(tree)),
     droppedItemRate: share((tree) => leavesOf(kept(tree)) < tree.nodes[0]!.to - tree.nodes[0]!.from),
   }
 }
 
-function compare(a: Float32Array, b: Float32Array, dimension: number): Closeness {
-  let minCosine = 1
-  let maxDifference = 0
-  for (let i = 0; i < a.length / dimension; i++) {
-    const c = cosine(a, i, b, i, dimension)
-    minCosine = Number.isNaN(c) ? Number.NaN : Math.min(minCosine, c)
-    const [na, nb] = [norm(a, i, dimension), norm(b, i, dimension)]
-    for (let k = i * dimension; k < (i + 1) * dimension; k++)
-      maxDifference = Math.max(maxDifference, Math.abs(a[k]! / na - b[k]! / nb))
-  }
-  return { minCosine, maxDifference }
-}
+const SENTENCE = 'The ferry left the harbour at dawn, before the fog had lifted from the water.'
 
-function norm(rows: Float32Array, row: number, dimension: number): number {
-  let squares = 0
-  for (let k = row * dimension; k < (row + 1) * dimension; k++) squares += rows[k]! ** 2
-  return Math.max(Math.sqrt(squares), 1e-12)
-}
+/** Short, accented and odd texts, so that every export is compared on them, with held-out data or without. */
+const builtInTexts = [
+  'a',
+  SENTENCE,
+  'Harbours\nThe ferry left at dawn. It carried 33.5 tonnes of salt and one piano.',
+  'Crème brûlée, naïve façades, Ærø, Łódź and 東京 — “quoted”, 50 % off; e.g. No. 5.',
+]
 
-function cosine(a: Float32Array, i: number, b: Float32Array, j: number, dimension: number): number {
-  let dot = 0
-  for (let k = 0; k < dimension; k++) dot += a[i * dimension + k]! * b[j * dimension + k]!
-  return dot / (norm(a, i, dimension) * norm(b, j, dimension))
-}
-
-/** Short, accented, odd and over-long texts, so that every export is compared on them, with held-out data or without. */
-function builtInTexts(encoder: Embedder): string[] {
-  const sentence = 'The ferry left the harbour at dawn, before the fog had lifted from the water.'
-  const long = Array.from({ length: Math.ceil(encoder.profile.maxLength / 8) }, (_, i) => `${i}. ${sentence}`)
-  return [
-    'a',
-    sentence,
-    'Harbours\nThe ferry left at dawn. It carried 33.5 tonnes of salt and one piano.',
-    'Crème brûlée, naïve façades, Ærø, Łódź and 東京 — “quoted”, 50 % off; e.g. No. 5.',
-    long.join(' '),
-  ]
-}
+/** A text of more tokens than an encoder takes. */
+const longText = (maxLength: number): string =>
+  Array.from({ length: Math.ceil(maxLength / 8) }, (_, i) => `${i}. ${SENTENCE}`).join(' ')

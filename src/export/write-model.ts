@@ -3,6 +3,7 @@ import { basename, join } from 'node:path'
 import {
   byteLength,
   bytesOfData,
+  dataFromBytes,
   type ExternalTensor,
   encodeModel,
   type Graph,
@@ -10,6 +11,7 @@ import {
   type ModelInfo,
   type Tensor,
 } from '../onnx/index.ts'
+import { bytesOf, type StreamedTensor } from './streams.ts'
 
 /** A protobuf message of more bytes is not read everywhere; beyond it weights go into a file of their own. */
 const MOST_BYTES = 2 ** 31 - 1 - 64 * 2 ** 20
@@ -19,74 +21,97 @@ const SMALL_BYTES = 1024
 const ALIGNMENT = 4096
 const COPY_BYTES = 16 * 2 ** 20
 
+/** The second file of a graph's weights. */
+export const dataFile = (file: string): string => `${file}_data`
+
+/** A graph and the bytes of those of its initializers that are references. */
+export interface Writable {
+  graph: Graph
+  /** The tensor that an external initializer stands for. */
+  stream(name: string, tensor: ExternalTensor): StreamedTensor
+}
+
 /**
- * Writes a graph as an ONNX file. Weights stay in it, unless some lie in files already or all are more than 2 GiB: then they
- * go into a second file, the first one's name and `_data`.
+ * Writes a graph as an ONNX file. Weights stay in it up to `inside` bytes (by default: 2 GiB); where there are more, they go into
+ * a second file, the first one's name and `_data`, each written while it is read or made.
  *
- * @param folder of the files that the graph's external tensors name
  * @returns the names of the files that were written
  */
 export async function writeModel(
   file: string,
-  graph: Graph,
-  folder: string | undefined,
+  { graph, stream }: Writable,
   info: ModelInfo,
+  inside = MOST_BYTES,
 ): Promise<string[]> {
   const tensors = [...graph.initializers.values()]
   const bytes = tensors.reduce((sum, { dtype, shape }) => sum + byteLength(dtype, shape), 0)
-  if (!tensors.some(isExternal) && bytes <= MOST_BYTES) {
-    await writeFile(file, encodeModel(graph, info))
-    return [basename(file)]
-  }
-  const data = `${file}_data`
-  const initializers = await writeData(data, graph.initializers, folder)
+  const data = dataFile(file)
+  const initializers = bytes <= inside ? await inMemory(graph, stream) : await writeData(data, graph, stream)
   await writeFile(file, encodeModel({ ...graph, initializers }, info))
-  return [basename(file), basename(data)]
+  return bytes <= inside ? [basename(file)] : [basename(file), basename(data)]
+}
+
+async function inMemory(graph: Graph, stream: Writable['stream']): Promise<Graph['initializers']> {
+  const tensors = new Map<string, Tensor>()
+  for (const [name, tensor] of graph.initializers) {
+    const { dtype, shape } = tensor
+    const data = isExternal(tensor) ? dataFromBytes(dtype, await bytesOf(stream(name, tensor))) : tensor.data
+    tensors.set(name, { dtype, shape, data })
+  }
+  return tensors
 }
 
 /** Writes the larger tensors one behind the other, and returns all with references in their place. */
-async function writeData(
-  file: string,
-  tensors: Graph['initializers'],
-  folder: string | undefined,
-): Promise<Graph['initializers']> {
+async function writeData(file: string, graph: Graph, stream: Writable['stream']): Promise<Graph['initializers']> {
   const references = new Map<string, Tensor | ExternalTensor>()
-  const sources = new Map<string, FileHandle>()
   const out = await open(file, 'w')
   try {
     let offset = 0
-    for (const [name, tensor] of tensors) {
+    for (const [name, tensor] of graph.initializers) {
       const { dtype, shape } = tensor
       const length = byteLength(dtype, shape)
-      if (!isExternal(tensor) && length < SMALL_BYTES) {
-        references.set(name, tensor)
+      if (length < SMALL_BYTES) {
+        const data = isExternal(tensor) ? dataFromBytes(dtype, await bytesOf(stream(name, tensor))) : tensor.data
+        references.set(name, { dtype, shape, data })
         continue
       }
       offset = Math.ceil(offset / ALIGNMENT) * ALIGNMENT
-      if (isExternal(tensor)) {
-        const path = join(folder ?? '', tensor.external.file)
-        const source = sources.get(path) ?? (await open(path, 'r'))
-        sources.set(path, source)
-        await copy(source, tensor.external.offset, out, offset, length)
-      } else await writeAll(out, bytesOfData(tensor.data), offset)
+      let done = 0
+      for await (const part of isExternal(tensor) ? stream(name, tensor).parts() : [bytesOfData(tensor.data)]) {
+        await writeAll(out, part, offset + done)
+        done += part.length
+      }
+      if (done !== length) throw new RangeError(`"${name}" has ${length} bytes, ${done} came`)
       references.set(name, { dtype, shape, external: { file: basename(file), offset, length } })
       offset += length
     }
     await out.sync()
     return references
   } finally {
-    for (const handle of [out, ...sources.values()]) await handle.close()
+    await out.close()
   }
 }
 
-async function copy(from: FileHandle, at: number, to: FileHandle, offset: number, length: number): Promise<void> {
-  const buffer = new Uint8Array(Math.min(length, COPY_BYTES))
-  for (let done = 0; done < length; ) {
-    const { bytesRead } = await from.read(buffer, 0, Math.min(buffer.length, length - done), at + done)
-    if (bytesRead === 0) throw new RangeError(`A file of weights ends before byte ${at + length}`)
-    await writeAll(to, buffer.subarray(0, bytesRead), offset + done)
-    done += bytesRead
-  }
+/** The tensors of a graph that lie in files of a folder, byte by byte as they are there. */
+export function fromFiles(folder: string): Writable['stream'] {
+  return (_, { dtype, shape, external: { file, offset, length } }) => ({
+    dtype,
+    shape,
+    async *parts() {
+      const handle = await open(join(folder, file), 'r')
+      try {
+        for (let done = 0; done < length; ) {
+          const buffer = new Uint8Array(Math.min(length - done, COPY_BYTES))
+          const { bytesRead } = await handle.read(buffer, 0, buffer.length, offset + done)
+          if (bytesRead === 0) throw new RangeError(`${file} ends before byte ${offset + length}`)
+          yield buffer.subarray(0, bytesRead)
+          done += bytesRead
+        }
+      } finally {
+        await handle.close()
+      }
+    },
+  })
 }
 
 async function writeAll(to: FileHandle, bytes: Uint8Array, offset: number): Promise<void> {

@@ -1,6 +1,12 @@
-import { spawn } from 'node:child_process'
+import { execFile, spawn } from 'node:child_process'
 import { basename, dirname, join, resolve } from 'node:path'
+import { promisify } from 'node:util'
 import { InputError } from '../support/errors.ts'
+
+const execute = promisify(execFile)
+
+/** The programs of FFmpeg that read videos. */
+export type Tool = 'ffmpeg' | 'ffprobe'
 
 export interface ToolOptions {
   signal?: AbortSignal | undefined
@@ -11,7 +17,7 @@ export interface ToolOptions {
   onOutput: (chunk: Buffer) => void
 }
 
-/** A program that reads videos is not installed: no fault of any file. */
+/** A program that reads videos is not installed, or is another one: no fault of any file. */
 export class MissingToolError extends InputError {
   override name = 'MissingToolError'
 }
@@ -29,7 +35,7 @@ export const inputArguments = (path: string): string[] => [
 ]
 
 /** The program that CANOPY_FFMPEG names, else `ffmpeg` of the search path; `ffprobe` is looked for beside it. */
-function programOf(tool: 'ffmpeg' | 'ffprobe'): string {
+function programOf(tool: Tool): string {
   const named = process.env.CANOPY_FFMPEG
   if (named === undefined || named === '') return tool
   if (tool === 'ffmpeg') return named
@@ -38,15 +44,47 @@ function programOf(tool: 'ffmpeg' | 'ffprobe'): string {
   return named === name ? probe : join(dirname(named), probe)
 }
 
-function missing(tool: string, program: string, cause: unknown): MissingToolError {
+function missing(tool: Tool, program: string, what: string, cause?: unknown): MissingToolError {
+  const named = process.env.CANOPY_FFMPEG
+  const beside =
+    named === undefined || named === ''
+      ? 'or name the ffmpeg binary in the environment variable CANOPY_FFMPEG, ffprobe lying beside it'
+      : `or let CANOPY_FFMPEG, which is "${named}", name an ffmpeg with its ffprobe beside it`
   return new MissingToolError(
-    `The program "${program}" was not found, and videos are read with it. Install ${tool === 'ffprobe' ? 'FFmpeg, which brings it' : 'FFmpeg'}: ` +
-      '"apt install ffmpeg" on Debian and Ubuntu, "brew install ffmpeg" on macOS, "winget install ffmpeg" on Windows; or name ' +
-      'the ffmpeg binary in the environment variable CANOPY_FFMPEG.',
+    `The program "${program}" ${what}, and videos are read with ${tool}. Install FFmpeg, which brings ffmpeg and ffprobe: ` +
+      '"apt install ffmpeg" on Debian and Ubuntu, "brew install ffmpeg" on macOS, "winget install ffmpeg" on Windows; ' +
+      `${beside}.`,
     {},
     cause,
   )
 }
+
+/** What programs said of themselves, by their names; only those that are FFmpeg's. */
+const versions = new Map<string, string>()
+
+/** A version is told in no time. */
+const VERSION_TIMEOUT = 20_000
+
+/**
+ * The version of ffmpeg or ffprobe, looked at once.
+ *
+ * @throws MissingToolError when the program is not there, does not run, or is something else
+ */
+export async function toolVersion(tool: Tool): Promise<string> {
+  const program = programOf(tool)
+  const known = versions.get(`${tool} ${program}`)
+  if (known !== undefined) return known
+  const { stdout } = await execute(program, ['-version'], { timeout: VERSION_TIMEOUT }).catch((error: unknown) => {
+    throw missing(tool, program, isAbsent(error) ? 'was not found' : `is not FFmpeg's ${tool}, or does not run`, error)
+  })
+  const version = new RegExp(`^${tool} version (\\S+)`).exec(stdout)?.[1]
+  if (version === undefined) throw missing(tool, program, `is not FFmpeg's ${tool}`)
+  versions.set(`${tool} ${program}`, version)
+  return version
+}
+
+const isAbsent = (error: unknown): boolean =>
+  ['ENOENT', 'EACCES', 'ENOTDIR'].includes((error as NodeJS.ErrnoException).code ?? '')
 
 const STDERR_KEPT = 64 * 1024
 
@@ -54,13 +92,15 @@ const STDERR_KEPT = 64 * 1024
  * Runs ffmpeg or ffprobe, without a shell.
  *
  * @returns the end of what it wrote to standard error
- * @throws MissingToolError when it is not installed; Error with its last words when it fails, takes too long or writes too much;
+ * @throws MissingToolError when it is not installed, or another program has its name; Error with its last words when it fails, takes too long or writes too much;
  *   the signal's reason when it is aborted
  */
-export async function runTool(tool: 'ffmpeg' | 'ffprobe', args: string[], options: ToolOptions): Promise<string> {
+export async function runTool(tool: Tool, args: string[], options: ToolOptions): Promise<string> {
   const { signal, timeout, maxOutput, onOutput } = options
   signal?.throwIfAborted()
   const program = programOf(tool)
+  await toolVersion(tool)
+  signal?.throwIfAborted()
   const child = spawn(program, args, { stdio: ['ignore', 'pipe', 'pipe'], windowsHide: true })
   let stderr = ''
   let written = 0
@@ -83,10 +123,7 @@ export async function runTool(tool: 'ffmpeg' | 'ffprobe', args: string[], option
   })
   try {
     const code = await new Promise<number | null>((done, failed) => {
-      child.on('error', (error: NodeJS.ErrnoException) => {
-        const absent = ['ENOENT', 'EACCES', 'ENOTDIR'].includes(error.code ?? '')
-        failed(absent ? missing(tool, program, error) : error)
-      })
+      child.on('error', (error) => failed(isAbsent(error) ? missing(tool, program, 'was not found', error) : error))
       child.on('close', done)
     })
     if (stopped !== undefined) throw stopped

@@ -14,6 +14,8 @@ export interface Picture {
 export interface ImageOptions {
   /** Pictures of more pixels are refused before they are decoded; bounds memory. Default {@link MAX_PIXELS}. */
   maxPixels?: number | undefined
+  /** Takes colours as the numbers in the file have them, without conversion from its colour profile to sRGB: as Pillow does. */
+  ignoreProfile?: boolean | undefined
 }
 
 /** A hundred megapixels, which take 300 MB. */
@@ -40,11 +42,23 @@ export async function decodeImage(source: string | Uint8Array, options: ImageOpt
     if (!found.isFile()) throw new InputError('cannot read the picture: it is no file', place)
   }
   const maxPixels = options.maxPixels ?? MAX_PIXELS
-  const image = sharp(source, { limitInputPixels: maxPixels, failOn: 'truncated', pages: 1 })
+  const image = sharp(source, {
+    limitInputPixels: maxPixels,
+    failOn: 'truncated',
+    pages: 1,
+    ignoreIcc: options.ignoreProfile ?? false,
+  })
   const fail = (error: unknown): never => {
     const reason = (error as Error).message.split('\n')[0]!.trim()
     if (/pixel limit/i.test(reason)) {
       throw new InputError(`the picture has more than ${maxPixels} pixels; scale it down`, place, error)
+    }
+    if (/unsupported image format/i.test(reason)) {
+      throw new InputError(
+        `the picture cannot be decoded: its format is not read; convert it to PNG or JPEG`,
+        place,
+        error,
+      )
     }
     throw new InputError(`the picture cannot be decoded: ${reason}`, place, error)
   }

@@ -1,4 +1,4 @@
-export { MissingToolError } from './ffmpeg.ts'
+export { MissingToolError, toolVersion } from './ffmpeg.ts'
 export { decodeImage, type ImageOptions, MAX_PIXELS, type Picture } from './image.ts'
 export {
   type BrokenFile,

@@ -8,6 +8,7 @@ import {
 } from '../hierarchy/index.ts'
 import { InputError } from '../support/errors.ts'
 import { resolveInside } from '../support/files.ts'
+import { lru } from '../support/lru.ts'
 import type { Progress } from '../support/progress.ts'
 import { MissingToolError } from './ffmpeg.ts'
 import { decodeImage, type Picture } from './image.ts'
@@ -60,14 +61,9 @@ const VIDEOS_KEPT = 16
 export function createMediaReader(folder: string, options: MediaOptions = {}): MediaReader {
   const summary: MediaSummary = { pictures: 0, frames: 0, broken: [] }
   const broken = new Set<string>()
-  const videos = new Map<string, VideoIndex>()
-  const video = async (path: string, signal: AbortSignal | undefined): Promise<VideoIndex> => {
-    const index = videos.get(path) ?? (await probeVideo(path, { ...options, signal }))
-    videos.delete(path)
-    videos.set(path, index)
-    if (videos.size > VIDEOS_KEPT) videos.delete(videos.keys().next().value!)
-    return index
-  }
+  const videos = lru<VideoIndex>(VIDEOS_KEPT)
+  const video = async (path: string, signal: AbortSignal | undefined): Promise<VideoIndex> =>
+    videos.get(path) ?? videos.put(path, await probeVideo(path, { ...options, signal }))
   const skipping = async <T>(item: Item, path: string, work: () => Promise<T>): Promise<T | undefined> => {
     if (options.onError === 'skip' && broken.has(path)) return undefined
     try {
@@ -125,6 +121,8 @@ export async function readMedia(
 export interface MediaCheck extends MediaSummary {
   images: number
   videos: number
+  /** Videos of which every frame that was looked at could be decoded. */
+  decodedVideos: number
   /** Videos that name no file. */
   withoutFile: number
 }
@@ -145,7 +143,7 @@ export async function checkMedia(
 ): Promise<MediaCheck> {
   const { onProgress, signal } = options
   const reader = createMediaReader(folder, { onError: 'skip', size: CHECK_SIZE, signal })
-  const check = { images: 0, videos: 0, withoutFile: 0 }
+  const check = { images: 0, videos: 0, decodedVideos: 0, withoutFile: 0 }
   let done = 0
   for await (const item of items) {
     signal?.throwIfAborted()
@@ -155,7 +153,10 @@ export async function checkMedia(
     } else if (item.modality === 'video') {
       check.videos++
       if (item.video === undefined) check.withoutFile++
-      else await reader.read(item, { text: '', video: { path: item.video, frames: framesToCheck(item) } })
+      else {
+        const read = await reader.read(item, { text: '', video: { path: item.video, frames: framesToCheck(item) } })
+        if (read !== undefined) check.decodedVideos++
+      }
     }
     onProgress?.({ phase: 'decoding media', done: ++done })
   }

@@ -150,7 +150,10 @@ function frameAt({ path, starts, duration, cutOff }: VideoIndex, time: number): 
   const length = (duration / 1000).toFixed(3)
   if (!(time >= 0)) throw new InputError(`there is no frame at ${time} ms: a video starts at 0`, place)
   if (time >= duration) {
-    throw new InputError(`there is no frame at ${time / 1000} s: the video ends at ${length} s`, place)
+    throw new InputError(
+      `there is no frame at ${time / 1000} s: the video ends at ${length} s, and its item's "end" may not lie behind that`,
+      place,
+    )
   }
   const lastStart = starts[starts.length - 1]!
   if (cutOff && time > lastStart + SLACK) {
@@ -176,8 +179,9 @@ async function decodeFrame(index: VideoIndex, frame: number, options: FrameOptio
   // between the frame before and this one, so that rounding cannot miss it
   const from = frame === 0 ? 0 : Math.max(0, (index.starts[frame - 1]! + start) / 2)
   const sought = await runFfmpeg(index, from, undefined, options)
-  if (sought !== undefined && (frame === 0 || Math.abs(sought.time - (start - from)) <= 1)) return sought.picture
-  // some containers cannot find a time: then everything before it is decoded
+  const found = sought !== undefined && (frame === 0 || Math.abs(sought.time - (start - from)) <= 1)
+  if (found && !sought.concealed) return sought.picture
+  // some containers cannot find a time, and some streams say only at their beginning how they are decoded: then all of it is
   const reached = await runFfmpeg(index, 0, from, options)
   if (reached !== undefined && Math.abs(reached.time - start) <= 1) return reached.picture
   throw new InputError(`the frame at ${start / 1000} s cannot be decoded; the file is damaged there`, {
@@ -185,13 +189,19 @@ async function decodeFrame(index: VideoIndex, frame: number, options: FrameOptio
   })
 }
 
-/** The first frame at `from` milliseconds or later (of those from `notBefore` on), and its time from there. */
+/** How ffmpeg tells of a frame of which the decoder made up a part. */
+const CONCEALED = 'corrupt decoded frame'
+
+/**
+ * The first frame at `from` milliseconds or later (of those from `notBefore` on), and its time from there; whether a part of it, or of
+ * what it is made from, is made up.
+ */
 async function runFfmpeg(
   index: VideoIndex,
   from: number,
   notBefore: number | undefined,
   options: FrameOptions,
-): Promise<{ picture: Picture; time: number } | undefined> {
+): Promise<{ picture: Picture; time: number; concealed: boolean } | undefined> {
   const { size, signal, timeout = TIMEOUT } = options
   const chunks: Buffer[] = []
   const filters = [
@@ -213,7 +223,8 @@ async function runFfmpeg(
   ).catch((error: unknown) => fail(error, index.path, signal))
   const picture = readPpm(Buffer.concat(chunks))
   const time = /\bpts_time:\s*(-?[\d.]+)/.exec(stderr)?.[1]
-  return picture === undefined || time === undefined ? undefined : { picture, time: 1000 * Number(time) }
+  if (picture === undefined || time === undefined) return undefined
+  return { picture, time: 1000 * Number(time), concealed: stderr.includes(CONCEALED) }
 }
 
 /** A picture in the binary portable pixmap format (Netpbm), as ffmpeg writes it. */

@@ -32,6 +32,7 @@ export class GraphBuilder {
   /** Symbols in use, those among them that no value here has yet. */
   private readonly reserved = new Set<string>()
   private counter = 0
+  private isAgain = false
 
   constructor(opset = 17) {
     this.graph = { opset, inputs: [], outputs: [], nodes: [], initializers: new Map(), types: new Map() }
@@ -155,6 +156,7 @@ export class GraphBuilder {
         : asked
     const attributes = options.attributes ?? {}
     const node: Node = { op, domain: options.domain ?? '', name, inputs, outputs, attributes }
+    if (this.isAgain) node.again = true
     for (const input of inputs) if (input !== '') this.type(input)
     const types = options.types ?? inferred(node, this.graph, () => this.freshSymbol())
     this.graph.nodes.push(node)
@@ -164,6 +166,20 @@ export class GraphBuilder {
       this.setType(output, types[i] as ValueType)
     })
     return outputs
+  }
+
+  /**
+   * What `make` makes, its nodes marked as cheaper to compute again in a backward pass than to keep. They give the same whenever they
+   * run, and have no outputs but those that another node reads.
+   */
+  again<T>(make: () => T): T {
+    const before = this.isAgain
+    this.isAgain = true
+    try {
+      return make()
+    } finally {
+      this.isAgain = before
+    }
   }
 
   /** Adds a node as it is. Outputs of unknown type are values that only other nodes taken so can read. */

@@ -17,6 +17,22 @@ export function symbolsOf(dim: Dim): string[] {
   return typeof dim === 'number' ? [] : [dim, ...[...parse(dim).keys()].flatMap(factors)]
 }
 
+/** What a dimension comes to where its symbols have these sizes; undefined where one of them has none. */
+export function sizeOfDim(dim: Dim, sizes: Readonly<Record<string, number>>): number | undefined {
+  if (typeof dim === 'number') return dim
+  let total = 0
+  for (const [key, n] of parse(dim)) {
+    let product = n
+    for (const symbol of factors(key)) {
+      const size = Object.hasOwn(sizes, symbol) ? sizes[symbol] : undefined
+      if (size === undefined) return undefined
+      product *= size
+    }
+    total += product
+  }
+  return total
+}
+
 export function addDims(a: Dim, b: Dim): Dim | undefined {
   return combine(a, b, 1)
 }

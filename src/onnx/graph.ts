@@ -81,6 +81,8 @@ export interface Node {
   attributes: Record<string, Attribute>
   /** What the exporter noted about the node (NodeProto.metadata_props), where it did. */
   metadata?: Record<string, string>
+  /** Whether a backward pass computes the node again where it reads its outputs, so that they need not be kept; not in files. */
+  again?: true
 }
 
 /**

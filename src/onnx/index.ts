@@ -1,9 +1,10 @@
 export { floatAttribute, intAttribute, intsAttribute, normalAxis, stringAttribute } from './attributes.ts'
 export { GraphBuilder, type NodeOptions, sameShape } from './builder.ts'
+export { castWhereUsed, leavesWeightsStored } from './cast-where-used.ts'
 export { checkGraph } from './check.ts'
 export { type ModelContents, modelContents } from './contents.ts'
 export { decodeModel } from './decode.ts'
-export { addDims, divideDims, multiplyDims, productOfDims, subtractDims } from './dims.ts'
+export { addDims, divideDims, multiplyDims, productOfDims, sizeOfDim, subtractDims } from './dims.ts'
 export { dtypeFromNumber, dtypeNumber } from './dtypes.ts'
 export { loadTensor } from './external.ts'
 export type {

@@ -95,7 +95,7 @@ class HalfRewrite {
   private readonly computedInHalf = new Set<string>()
   /** Values that do not depend on any input. */
   private readonly constant: Set<string>
-  /** Inputs that are not learned, and views of them. */
+  /** Inputs that are not learned, whole numbers (positions) among them, and views of them. */
   private readonly data: Set<string>
 
   constructor(graph: Graph, type: HalfType, { trainable, emulate = false }: HalfOptions) {
@@ -107,7 +107,7 @@ class HalfRewrite {
     this.full = new Set([...graph.inputs, ...graph.initializers.keys()])
     this.constant = new Set(graph.initializers.keys())
     const learned = new Set(trainable)
-    this.data = new Set(graph.inputs.filter((name) => this.isFloat(name) && !learned.has(name)))
+    this.data = new Set(graph.inputs.filter((name) => !learned.has(name)))
   }
 
   add(node: Node): void {

@@ -1,6 +1,7 @@
 import { realpath } from 'node:fs/promises'
 import type * as ort from 'onnxruntime-node'
 import { InputError } from '../support/errors.ts'
+import { castWhereUsed, leavesWeightsStored } from './cast-where-used.ts'
 import { checkGraph } from './check.ts'
 import type { Dim, DType, Graph, Tensor, ValueType } from './graph.ts'
 import { beginProfile, type Placement, type Profile } from './placement.ts'
@@ -14,7 +15,10 @@ export interface SessionOptions {
   externalFolder?: string
   /** Threads within an operator; ONNX Runtime's choice (one per physical core) where absent. */
   threads?: number
-  /** ONNX Runtime's graph optimisations; `all` where absent. They change results in the last bits. */
+  /**
+   * ONNX Runtime's graph optimisations; `all` where absent. They change results in the last bits. A graph whose large weights are
+   * stored in half precision has none.
+   */
   optimization?: 'disabled' | 'basic' | 'extended' | 'all'
   /** Where the graph runs; the CPU where absent. Nodes for which another device has no kernel run on the CPU beside it. */
   device?: Device
@@ -46,9 +50,12 @@ export interface Session {
 export async function openSession(source: Graph | Uint8Array | string, options: SessionOptions = {}): Promise<Session> {
   const device = options.device ?? 'cpu'
   const runtime = await loadRuntime()
+  const given = typeof source === 'object' && !(source instanceof Uint8Array) ? source : undefined
+  const mapped = given !== undefined && device === 'cpu' && leavesWeightsStored(given)
   const settings: ort.InferenceSession.SessionOptions = {
     ...providerSettings(device, runtime),
-    graphOptimizationLevel: options.optimization ?? 'all',
+    // ONNX Runtime's first level already folds casts into copies; graphs built here gain nothing by the others.
+    graphOptimizationLevel: mapped ? 'disabled' : (options.optimization ?? 'all'),
     executionMode: 'sequential',
     interOpNumThreads: 1,
     enableCpuMemArena: true,
@@ -60,7 +67,7 @@ export async function openSession(source: Graph | Uint8Array | string, options: 
   }
   // Idle threads that spin cost a busy machine about a third of its speed or more, and give a quiet one a few percent.
   const session: Record<string, unknown> = { intra_op: { allow_spinning: '0' } }
-  if (typeof source === 'object' && !(source instanceof Uint8Array)) {
+  if (given !== undefined) {
     // ONNX Runtime would multiply by quantised weights in int8 (MatMulNBits), activations too; graphs mean what they say.
     session.disable_quant_qdq = '1'
     // Products with weights packed beforehand sum in another order than those with matrices that a run makes. Without packing a
@@ -69,12 +76,15 @@ export async function openSession(source: Graph | Uint8Array | string, options: 
   }
   if (options.externalFolder !== undefined)
     session.model_external_initializers_file_folder_path = await realFolder(options.externalFolder)
-  settings.extra = { session }
+  // What a backward pass computes again, ONNX Runtime would take from the forward pass and keep until then.
+  const again = given?.nodes.some((node) => node.again)
+  const optimization = again ? { disable_specified_optimizers: 'CommonSubexpressionElimination' } : {}
+  settings.extra = { session, optimization }
   const profile = device === 'cpu' ? undefined : await beginProfile()
   try {
-    const created = await create(runtime, source, options, { ...settings, ...profile?.settings })
-    const graph = typeof source === 'object' && !(source instanceof Uint8Array) ? source : undefined
-    const opened = wrap(runtime, created, device, graph)
+    const loaded = mapped ? castWhereUsed(given) : source
+    const created = await create(runtime, loaded, options, { ...settings, ...profile?.settings })
+    const opened = wrap(runtime, created, device, given)
     return profile === undefined ? opened : placed(opened, created, profile, { ...options, device })
   } catch (error) {
     await profile?.discard()

@@ -8,7 +8,14 @@ export {
   type PreferenceSummary,
 } from './build.ts'
 export { PREFERENCES_SCHEMA, type PreferenceInstance, type PreferencesHeader } from './format.ts'
-export { type GoldRow, type GoldTokens, type InspectOptions, inspectGold } from './inspect.ts'
+export {
+  type GoldRow,
+  type GoldTokens,
+  type InspectedEncoder,
+  type InspectOptions,
+  inspectGold,
+  type NodeTokens,
+} from './inspect.ts'
 export {
   DECISION_CASES,
   type DecisionCase,

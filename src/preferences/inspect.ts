@@ -6,9 +6,7 @@ import {
   type Hierarchy,
   type Item,
   nodeKey,
-  type RenderOptions,
   readsAsText,
-  renderNode,
   type TreeNode,
 } from '../hierarchy/index.ts'
 import type { Progress } from '../support/progress.ts'
@@ -26,12 +24,25 @@ export interface InspectOptions {
   dataset: Dataset
   /** Default 2. */
   branching?: number | undefined
-  /** What an encoder of text makes of a node's string, prompt included; without it, tokens are not looked at. */
-  tokenise?: ((text: string) => { ids: ArrayLike<number>; truncated: boolean }) | undefined
-  /** How nodes are written out. Default: with titles, tables as Markdown. */
-  rendering?: RenderOptions | undefined
+  /** What an encoder makes of an item's nodes; without it, tokens are not looked at. */
+  encoder?: InspectedEncoder | undefined
   onProgress?: Progress | undefined
   signal?: AbortSignal | undefined
+}
+
+/** What an inspection needs of an encoder. */
+export interface InspectedEncoder {
+  /** Whether it reads images and videos, too. */
+  multimodal: boolean
+  /** The tokens of a tree's nodes, in their order; undefined where the item's picture or video cannot be read. */
+  encode(hierarchy: Hierarchy): Promise<NodeTokens[] | undefined>
+}
+
+/** A node's tokens as one string to compare, how many they are, and whether they are cut. */
+export interface NodeTokens {
+  sequence: string
+  length: number
+  truncated: boolean
 }
 
 /** What training and evaluation will find in the questions of one split and benchmark. */
@@ -44,8 +55,10 @@ export interface GoldRow {
   instances: Record<Item['modality'], number>
   /** Instances that ask for no decision: their item has one leaf, or no leaf of it is gold. */
   withoutDecision: { oneLeaf: number; noGoldLeaf: number }
-  /** Instances that an encoder of text cannot read: images and videos. They have no part in what follows. */
+  /** Images and videos among the instances, unless the encoder reads them: one of text leaves them out of what follows. */
   notText: number
+  /** Instances whose picture or video cannot be read. Nor have these. */
+  unreadable: number
   decisions: { total: number; cases: Record<DecisionCase, number> }
   pairs: { total: number; kinds: Record<PairKind, number> }
   /** Decision accuracy of policies that read nothing: always the first child, none, all. NaN without decision nodes. */
@@ -53,13 +66,15 @@ export interface GoldRow {
   tokens?: GoldTokens
 }
 
-/** Distinct gold items of text, each counted once a row; pairs by instance. */
+/** Distinct gold items that the encoder reads, each counted once a row; pairs by instance. */
 export interface GoldTokens {
   items: number
   nodes: number
   /** Nodes of which the encoder sees only the beginning, and roots among them. */
   truncatedNodes: number
   truncatedRoots: number
+  /** By modality: nodes, the tokens of all of them, cut ones as they are cut, and of the longest one. */
+  sizes: Record<Item['modality'], { nodes: number; tokens: number; longest: number }>
   /** Nodes that are the same tokens as the node above them. */
   equalToParent: number
   /** Pairs of two nodes that are the same tokens: they cannot be learned, and are left out. */
@@ -68,17 +83,17 @@ export interface GoldTokens {
 
 /**
  * Walks the gold of every question of a dataset and tells, by split and benchmark, what there is to learn and to measure: decision
- * nodes by case, pairs by kind, what blind policies would score, and, given a tokeniser, how much an encoder would see cut.
+ * nodes by case, pairs by kind, what blind policies would score, and, given an encoder, how much it would see cut.
  * Memory: about 30 bytes for each gold item and benchmark.
  *
  * @throws InputError as reading the dataset does, and for gold that its item does not bear out
  */
 export async function inspectGold(options: InspectOptions): Promise<GoldRow[]> {
-  const { dataset, branching = 2, rendering = { title: true }, tokenise, signal, onProgress } = options
+  const { dataset, branching = 2, encoder, signal, onProgress } = options
   const rows = new Map<string, GoldRow>()
   const seen = createKeyTable()
   const total = Object.values(dataset.meta.splits).reduce((sum, { questions }) => sum + questions, 0)
-  const tokensOf = tokenise === undefined ? undefined : createTokenCache(tokenise, rendering)
+  const tokensOf = encoder === undefined ? undefined : createTokenCache(encoder)
   let done = 0
   for await (const { question } of dataset.questions()) {
     signal?.throwIfAborted()
@@ -86,7 +101,7 @@ export async function inspectGold(options: InspectOptions): Promise<GoldRow[]> {
     const key = JSON.stringify([question.split, benchmark])
     let row = rows.get(key)
     if (row === undefined) {
-      row = emptyRow(question.split, benchmark, tokenise !== undefined)
+      row = emptyRow(question.split, benchmark, encoder !== undefined)
       rows.set(key, row)
     }
     row.questions++
@@ -94,12 +109,16 @@ export async function inspectGold(options: InspectOptions): Promise<GoldRow[]> {
       const entries = question.gold.filter((entry) => entry.item === id)
       const item = await dataset.item(id)
       row.instances[item.modality]++
-      if (!readsAsText(item)) {
+      if (!readsAsText(item) && encoder?.multimodal !== true) {
         row.notText++
-        continue
+        if (encoder !== undefined) continue
       }
       const hierarchy = buildHierarchy(item, branching)
-      const tokens = tokensOf?.(hierarchy)
+      const tokens = await tokensOf?.(hierarchy)
+      if (tokens === 'unreadable') {
+        row.unreadable++
+        continue
+      }
       addDecisions(row, hierarchy, entries, tokens)
       if (tokens !== undefined && seen.add(`${key}\0${id}`).isNew) addItem(row.tokens!, hierarchy, tokens)
     }
@@ -115,6 +134,8 @@ export async function inspectGold(options: InspectOptions): Promise<GoldRow[]> {
 const zeros = <K extends string>(names: readonly K[]): Record<K, number> =>
   Object.fromEntries(names.map((name) => [name, 0])) as Record<K, number>
 
+const noNodes = () => ({ nodes: 0, tokens: 0, longest: 0 })
+
 function emptyRow(split: string, benchmark: string, withTokens: boolean): GoldRow {
   return {
     split,
@@ -123,50 +144,43 @@ function emptyRow(split: string, benchmark: string, withTokens: boolean): GoldRo
     instances: { text: 0, table: 0, image: 0, video: 0 },
     withoutDecision: { oneLeaf: 0, noGoldLeaf: 0 },
     notText: 0,
+    unreadable: 0,
     decisions: { total: 0, cases: zeros(DECISION_CASES) },
     pairs: { total: 0, kinds: zeros(PAIR_KINDS) },
     controls: { 'always-left': Number.NaN, 'keep-root': Number.NaN, constant: Number.NaN },
     ...(withTokens && {
       tokens: {
         ...{ items: 0, nodes: 0, truncatedNodes: 0, truncatedRoots: 0, equalToParent: 0 },
+        sizes: { text: noNodes(), table: noNodes(), image: noNodes(), video: noNodes() },
         droppedPairs: { total: 0, kinds: zeros(PAIR_KINDS) },
       },
     }),
   }
 }
 
-/** A node's tokens as one string to compare, and whether they are cut. */
-interface NodeTokens {
-  sequence: string
-  truncated: boolean
-}
+type TokensByNode = Map<string, NodeTokens> | 'unreadable'
 
 /** Nodes whose tokens are kept, those of one item at least: several questions in a row may ask about one. */
 const NODES_KEPT = 1 << 14
 
 /** The tokens of every node, by its leaf range. */
-function createTokenCache(
-  tokenise: NonNullable<InspectOptions['tokenise']>,
-  rendering: RenderOptions,
-): (hierarchy: Hierarchy) => Map<string, NodeTokens> {
-  const cache = new Map<string, Map<string, NodeTokens>>()
+function createTokenCache({ encode }: InspectedEncoder): (hierarchy: Hierarchy) => Promise<TokensByNode> {
+  const cache = new Map<string, TokensByNode>()
+  const sizeOf = (tokens: TokensByNode): number => (tokens === 'unreadable' ? 1 : tokens.size)
   let kept = 0
-  return (hierarchy) => {
+  return async (hierarchy) => {
     const { id } = hierarchy.item
     let tokens = cache.get(id)
     if (tokens === undefined) {
-      tokens = new Map(
-        hierarchy.nodes.map((node) => {
-          const { ids, truncated } = tokenise(renderNode(hierarchy, node, rendering))
-          return [nodeKey(node), { sequence: Array.from(ids).join(), truncated }]
-        }),
-      )
+      const encoded = await encode(hierarchy)
+      tokens =
+        encoded === undefined ? 'unreadable' : new Map(hierarchy.nodes.map((node, i) => [nodeKey(node), encoded[i]!]))
       cache.set(id, tokens)
-      kept += tokens.size
-      for (const [oldest, { size }] of cache) {
+      kept += sizeOf(tokens)
+      for (const [oldest, old] of cache) {
         if (kept <= NODES_KEPT || oldest === id) break
         cache.delete(oldest)
-        kept -= size
+        kept -= sizeOf(old)
       }
     }
     return tokens
@@ -198,12 +212,16 @@ function addDecisions(
   }
 }
 
-function addItem(sum: GoldTokens, { root, nodes }: Hierarchy, tokens: Map<string, NodeTokens>): void {
+function addItem(sum: GoldTokens, { item, root, nodes }: Hierarchy, tokens: Map<string, NodeTokens>): void {
   sum.items++
   if (tokens.get(nodeKey(root))!.truncated) sum.truncatedRoots++
+  const size = sum.sizes[item.modality]
   for (const node of nodes) {
     const own = tokens.get(nodeKey(node))!
     sum.nodes++
+    size.nodes++
+    size.tokens += own.length
+    size.longest = Math.max(size.longest, own.length)
     if (own.truncated) sum.truncatedNodes++
     for (const child of node.children) if (tokens.get(nodeKey(child))!.sequence === own.sequence) sum.equalToParent++
   }

@@ -156,6 +156,8 @@ const COUNTS: Record<string, string> = {
   otherItems: 'other retrieved items',
   goldItemsNotText: 'gold images and videos left out',
   otherItemsNotText: 'other images and videos left out',
+  goldItemsUnreadable: 'gold images and videos whose file cannot be read',
+  otherItemsUnreadable: 'other images and videos whose file cannot be read',
   decisionNodes: 'decision nodes',
   droppedPairs: 'pairs of equal token sequences (dropped)',
   nodes: 'nodes of gold items',

@@ -69,6 +69,8 @@ const evaluationSchema = z.strictObject({
   allowOverlap: z.boolean().default(false),
   threads: count.exactOptional(),
   tokenBudget: z.number().int().min(16).exactOptional(),
+  /** What a picture or a video that cannot be read does: stop, or leave its item out and count it. */
+  onError: z.enum(['stop', 'skip']).default('stop'),
 })
 
 const configSchema = z.strictObject({

@@ -24,8 +24,10 @@ export function differencesToPaper(outcomes: readonly Outcome[]): string[] {
   for (const row of Object.keys(counts))
     if (!PAPER.benchmarks.some((benchmark) => row === benchmark || row.startsWith(`${benchmark}:`)))
       reasons.push(`${row} is no benchmark of the paper`)
-  for (const [row, { goldItemsNotText }] of Object.entries(counts))
-    if (goldItemsNotText > 0) reasons.push(`${row}: ${goldItemsNotText} images and videos were left out`)
+  for (const [row, { goldItemsNotText, goldItemsUnreadable = 0 }] of Object.entries(counts)) {
+    const leftOut = goldItemsNotText + goldItemsUnreadable
+    if (leftOut > 0) reasons.push(`${row}: ${leftOut} images and videos were left out`)
+  }
   const { branching } = outcomes[0]!.evaluation
   if (branching !== PAPER.defaults.branching)
     reasons.push(`the trees are of branching ${branching}, the paper's of ${PAPER.defaults.branching}`)

@@ -4,6 +4,7 @@ import { openDataset, splitHash } from '../data/index.ts'
 import { type EncoderPair, readEncoderPair } from '../encoder/index.ts'
 import { RENDERING_VERSION, SEGMENTER_VERSION } from '../hierarchy/index.ts'
 import type { Progress } from '../support/progress.ts'
+import { statedSettings, type TrainSettings } from '../train/index.ts'
 import type { Benchmark, ReproduceConfig } from './config.ts'
 import type { ContentHashes } from './hashes.ts'
 import type { Inputs } from './stamps.ts'
@@ -69,12 +70,22 @@ export async function hashOfSplit({ hashes }: Workspace, folder: string, split: 
   })
 }
 
-/** f0 and the node encoder, with the adapter of a run where one is named. */
-export function readPair(workspace: Workspace, adapter?: string): Promise<EncoderPair> {
+/**
+ * f0 and the node encoder, with the adapter of a run where one is named.
+ *
+ * @param settings what states instructions and dimensions; those of the configuration where absent, and the adapter's own where
+ *   there is one
+ */
+export function readPair(
+  workspace: Workspace,
+  adapter?: string,
+  settings: TrainSettings | undefined = workspace.config.train,
+): Promise<EncoderPair> {
   const { config, root, offline, onProgress } = workspace
   const encoder = typeof config.encoder === 'string' ? config.encoder : placesOf(root).encoder
   return readEncoderPair(encoder, {
     ...{ adapter, queryEncoder: config.queryEncoder, onProgress },
+    ...(adapter === undefined && settings !== undefined && statedSettings(settings)),
     ...(offline && { offline }),
   })
 }

@@ -23,6 +23,7 @@ const REASONS: Record<string, string> = {
   ELOOP: 'symbolic links lead in a circle',
   EBUSY: 'it is in use',
   EXDEV: 'it lies on another file system',
+  ERR_INVALID_ARG_VALUE: 'no file can have such a name',
 }
 
 /**
@@ -179,9 +180,10 @@ export async function sha256File(path: string): Promise<string> {
 /**
  * The absolute path of `path` inside `root`.
  *
- * @throws InputError when it is absolute (in the manner of any platform), empty, holds a NUL or climbs out of `root`
+ * @throws InputError when it is absolute (in the manner of any platform), empty, a URL, holds a NUL or climbs out of `root`
  */
 export function resolveInside(root: string, path: string): string {
+  refuseUrl(path)
   const full = resolve(root, path)
   const inside = relative(resolve(root), full)
   const climbs = path.split(/[\\/]/).includes('..') && (inside === '..' || inside.startsWith(`..${sep}`))
@@ -202,6 +204,12 @@ export function resolveInside(root: string, path: string): string {
     )
   }
   return full
+}
+
+/** @throws InputError for a URL where the path of a file is expected */
+export function refuseUrl(path: string): void {
+  if (/^[a-z][a-z0-9+.-]+:\/\//i.test(path))
+    throw new InputError(`${JSON.stringify(path)} is a URL, and URLs are not read; give the path of a file.`)
 }
 
 /** Whether anything has that name. */

@@ -10,9 +10,11 @@ export {
   type LossOutput,
   type LossPair,
 } from './loss/module.ts'
+export { largestThatFits } from './memory/fit.ts'
+export { type MemoryPlan, memoryPlan, type PhaseMemory, type PlannedDevice, type RunSize } from './memory/plan.ts'
 export { type RunConfig, runPaths } from './run/folder.ts'
 export { lockRun } from './run/lock.ts'
 export type { MetricsLine, ValidationMetrics } from './run/metrics.ts'
 export { type TrainOptions, type TrainResult, train } from './run/run.ts'
 export { machine, versions } from './run/versions.ts'
-export { resolveSettings, type TrainSettings, type TrainSettingsInput } from './settings.ts'
+export { resolveSettings, statedSettings, type TrainSettings, type TrainSettingsInput } from './settings.ts'

@@ -106,6 +106,7 @@ export async function trainLoop(state: TrainingState, parts: LoopParts): Promise
         nodes: batch.nodes,
         truncated_nodes: batch.truncatedNodes,
         tokens: batch.tokens,
+        ...(batch.computedTokens === undefined ? {} : { computed_tokens: batch.computedTokens }),
         seconds: seconds(started),
       },
       parts,

@@ -2,6 +2,7 @@ import { readFile } from 'node:fs/promises'
 import { dirname, extname, resolve } from 'node:path'
 import { parse as parseYaml } from 'yaml'
 import { z } from 'zod'
+import type { StatedSettings } from '../encoder/index.ts'
 import { TABLE_FORMAT_NAMES } from '../hierarchy/index.ts'
 import { checkPrecision, DEVICES, PRECISIONS } from '../onnx/index.ts'
 import { InputError } from '../support/errors.ts'
@@ -97,8 +98,21 @@ const schema = z.strictObject({
   seed: z.number().int().min(0).default(1),
   /** Whether every node's text starts with its item's title (and a table's caption). */
   title: z.boolean().default(true),
+  /**
+   * What an encoder of conversations (Qwen3-VL) is told to do with a question, and with a node; null: what it is told unless somebody
+   * says otherwise.
+   */
+  instructions: z
+    .strictObject({ query: z.string().nullable().default(null), node: z.string().nullable().default(null) })
+    .prefault({}),
+  /** How many numbers of an embedding count, the first ones; null: all of them. */
+  dimensions: count.nullable().default(null),
   /** How a table's header and rows become text. */
   tableFormat: z.enum(TABLE_FORMAT_NAMES).default('markdown'),
+  /** Whether what several nodes begin with is computed once, by encoders whose tokens see only what precedes them. */
+  sharePrefixes: z.boolean().default(true),
+  /** What a picture or a video that cannot be read does: stop before training, or leave its item out and count it. */
+  onError: z.enum(['stop', 'skip']).default('stop'),
   /** What computes embeddings and gradients in training: ONNX Runtime, or TensorFlow.js where it is installed. */
   engine: z.enum(['onnxruntime', 'tfjs']).default('onnxruntime'),
   /** Backend of TensorFlow.js; null: the best that is installed. */
@@ -134,6 +148,8 @@ export async function resolveSettings(
   check(fromFile, file)
   placeModule(fromFile, file === undefined ? folder : dirname(file))
   placeModule(given, folder)
+  if (isObject(fromFile.instructions) && isObject(given.instructions))
+    given.instructions = { ...fromFile.instructions, ...given.instructions }
   // `steps` and `epochs` measure the same thing: the one on the command line wins over the file's other one.
   if (given.epochs !== undefined && given.steps === undefined) given.steps = null
   const settings = check({ ...fromFile, ...given }, undefined)
@@ -146,13 +162,42 @@ export async function resolveSettings(
   return settings
 }
 
+/** What the settings state of the encoders, for reading them. */
+export function statedSettings({
+  instructions,
+  dimensions,
+}: Pick<TrainSettings, 'instructions' | 'dimensions'>): StatedSettings {
+  const { query, node } = instructions
+  return {
+    instructions: { ...(query !== null && { query }), ...(node !== null && { node }) },
+    ...(dimensions !== null && { dimensions }),
+  }
+}
+
+const isObject = (value: unknown): value is object => typeof value === 'object' && value !== null
+
+/** Names of all settings, those inside others by their path. */
+const SETTING_NAMES = Object.entries(schema.parse({})).flatMap(([name, value]) => [
+  name,
+  ...(isObject(value) && !Array.isArray(value) ? Object.keys(value).map((inner) => `${name}.${inner}`) : []),
+])
+
+/** A name without what other ways of writing it differ in: learning_rate and learning-rate are learningRate. */
+const plain = (name: string): string => name.replace(/[-_]/g, '').toLowerCase()
+
 function check(settings: object, file: string | undefined): TrainSettings {
   const parsed = schema.safeParse(settings)
   if (parsed.success) return parsed.data
   const faults = parsed.error.issues.map((issue) => {
     const name = issue.path.join('.')
-    if (issue.code === 'unrecognized_keys')
-      return `no setting is called ${issue.keys.map((key) => `"${name === '' ? '' : `${name}.`}${key}"`).join(', ')}`
+    if (issue.code === 'unrecognized_keys') {
+      const path = name === '' ? '' : `${name}.`
+      const named = issue.keys.map((key) => {
+        const meant = SETTING_NAMES.find((known) => plain(known) === plain(path + key))
+        return `"${path}${key}"${meant === undefined ? '' : ` (did you mean "${meant}"?)`}`
+      })
+      return `no setting is called ${named.join(', ')}`
+    }
     return `"${name}": ${issue.message}`
   })
   throw new InputError(`Training settings are wrong: ${faults.join('; ')}.`, { file })

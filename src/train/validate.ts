@@ -1,10 +1,12 @@
 import { setImmediate as nextTurn } from 'node:timers/promises'
+import type { TokenSequence } from '../encoder/index.ts'
 import type { RenderOptions } from '../hierarchy/index.ts'
 import {
   benchmarkWeight,
+  type EncodeNodes,
   type Instance,
   readInstance,
-  type Tokenise,
+  textKey,
   type WeightingSettings,
 } from './data/instances.ts'
 import type { QueryRows } from './data/query-file.ts'
@@ -29,7 +31,7 @@ export async function validate(options: {
   tensors: Tensors
   queries: QueryRows
   dimension: number
-  tokenise: Tokenise
+  encode: EncodeNodes
   rendering: RenderOptions
   /** A built-in loss, or a module's; a module gets as many instances at once as in training. */
   loss: LossSettings | LossModule
@@ -45,9 +47,9 @@ export async function validate(options: {
   for (let start = 0; start < instances.length; start += CHUNK) {
     const chunk: Instance[] = []
     for (const number of instances.subarray(start, start + CHUNK))
-      chunk.push(await readInstance(set, number, options.tokenise, options.rendering))
-    const missing = new Map<string, Int32Array>()
-    for (const { sequences } of chunk) for (const ids of sequences) missing.set(ids.join(), ids)
+      chunk.push(await readInstance(set, number, options.encode, options.rendering))
+    const missing = new Map<string, TokenSequence>()
+    for (const { sequences } of chunk) for (const sequence of sequences) missing.set(textKey(sequence), sequence)
     embedded.clear()
     const rows = await engine.embed([...missing.values()], tensors)
     ;[...missing.keys()].forEach((key, i) => {
@@ -55,7 +57,7 @@ export async function validate(options: {
     })
     for (const instance of chunk) {
       const query = queries(instance.question)
-      const scores = instance.sequences.map((ids) => dot(embedded.get(ids.join())!, query))
+      const scores = instance.sequences.map((sequence) => dot(embedded.get(textKey(sequence))!, query))
       tally.add(instance, scores)
       mean?.add(instance, scores)
     }

@@ -14,6 +14,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
+import { createRandomBert } from '../../src/encoder/bert/random.ts'
 import {
   CANOPY_FILE,
   canopySettings,
@@ -24,7 +25,6 @@ import {
   selectTargets,
   writeAdapter,
 } from '../../src/encoder/index.ts'
-import { createRandomBert } from '../../src/encoder/random-bert.ts'
 import { canopy, type Finished } from '../support/cli.ts'
 import { lines, snapshot } from '../support/temporary.ts'
 
@@ -281,12 +281,31 @@ describe('what is to be refined', () => {
     ['an item that is null', () => input('null.json', '["One.", null]'), /null\.json: Item 2: expected/],
     ['a title that is no text', () => input('title.json', '{"title":1,"text":"One."}'), /title\.json: Item 1, "title"/],
     [
-      'an image',
+      'an image for an encoder of text',
       () => input('image.json', '{"modality":"image","image":"a.png"}'),
-      /image\.json: .*"image"; texts and/,
+      /Item 1 is an image, and the encoder .* reads only text/,
+    ],
+    [
+      'a modality that there is not',
+      () => input('audio.json', '{"modality":"audio","audio":"a.wav"}'),
+      /audio\.json: Item 1 is of the modality "audio"; there are text, table, image, video/,
+    ],
+    [
+      'a video with a time that is none',
+      () => input('video.json', '{"video":"a.mp4","start":"0:30"}'),
+      /video\.json: Item 1, "start": expected .*"start"\?: seconds.* \(expected number, received string\)/,
+    ],
+    [
+      'a URL',
+      () => input('url.json', '{"image":"https://x.test/a.png"}'),
+      /"https:\/\/x\.test\/a\.png" is a URL, and URLs are not read/,
     ],
     ['a table without rows', () => input('table.json', '{"header":["A"],"rows":[]}'), /table\.json: Item 1, "rows"/],
-    ['a cell that is no text', () => input('cell.json', '{"rows":[["a",[1]]]}'), /cell\.json: Item 1, "rows\.0\.1"/],
+    [
+      'a cell that is no text',
+      () => input('cell.json', '{"rows":[["a",[1]]]}'),
+      /cell\.json: Item 1, "rows\.0\.1": expected .* \(expected string, received array\)/,
+    ],
     [
       'sentences that are none',
       () => input('sentences.json', '{"text":"One.","sentences":[[0]]}'),

@@ -50,7 +50,35 @@ describe('the command line', () => {
   it('refuses a precision that the device lacks, and what is no device, precision or budget', async () => {
     const train = ['train', '--encoder', encoder, '--dataset', dataset, '--preferences', 'none', '--output', 'none']
     const half = await run(...train, '--precision', 'fp16')
-    expect([half.code, half.stderr]).toEqual([1, expect.stringMatching(/float32 only.*--device cuda or webgpu/)])
+    writeFileSync(join(folder, 'passage.txt'), 'One sentence. And another.')
+    const others = await Promise.all([
+      run(
+        'evaluate',
+        '--encoder',
+        encoder,
+        '--dataset',
+        dataset,
+        '--split',
+        'dev',
+        '--output',
+        'none',
+        '--precision',
+        'fp16',
+      ),
+      run(
+        'refine',
+        '--encoder',
+        encoder,
+        '--query',
+        'Who?',
+        '--input',
+        join(folder, 'passage.txt'),
+        '--precision',
+        'fp16',
+      ),
+    ])
+    for (const { code, stderr } of [half, ...others])
+      expect([code, stderr]).toEqual([1, expect.stringMatching(/float32 only.*--device cuda or webgpu/)])
     for (const wrong of [
       ['--device', 'tpu'],
       ['--precision', 'int8'],

@@ -2,6 +2,7 @@ import { describe, expect, it } from 'vitest'
 import { checkHealth, type Finding } from '../../src/cli/health.ts'
 import { checkApart } from '../../src/cli/native-checks.ts'
 import { largestDifference, runProbe } from '../../src/cli/probe.ts'
+import { hasFfmpeg } from '../media/ffmpeg-present.ts'
 import { cli } from '../support/cli.ts'
 import { softwareVulkan } from '../support/vulkan.ts'
 
@@ -47,6 +48,18 @@ describe('canopy doctor', () => {
       remedy: 'Buy one.',
     })
     expect((await findings({ command: noCard, device: 'cuda' })).get('device cuda')!.status).toBe('fault')
+  })
+
+  it.skipIf(!hasFfmpeg)('looks for ffprobe too, and at what they are', async () => {
+    expect(cpu.get('ffmpeg')).toMatchObject({ status: 'ok', detail: expect.stringMatching(/^\S+, ffprobe \S+$/) })
+    try {
+      process.env.CANOPY_FFMPEG = process.execPath
+      const other = (await findings({ command: dies })).get('ffmpeg')!
+      expect(other).toMatchObject({ status: 'warn', remedy: expect.stringMatching(/both programs/) })
+      expect(other.detail).toMatch(/is not FFmpeg's ffmpeg/)
+    } finally {
+      delete process.env.CANOPY_FFMPEG
+    }
   })
 
   it.skipIf(!vulkan)('runs a graph on a device that works and compares it with the CPU', () => {

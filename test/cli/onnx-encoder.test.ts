@@ -1,4 +1,4 @@
-import { cpSync, existsSync, mkdirSync, writeFileSync } from 'node:fs'
+import { cpSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
 import { canopy } from '../support/cli.ts'
@@ -100,7 +100,9 @@ describe('an encoder of transformers.js', () => {
     const other = encoder.map((word) => (word === 'model_quantized.onnx' ? 'model.onnx' : word))
     const wrong = await run('export', ...other, ...adapter, '--output', join(places, 'wrong'))
     expect(wrong.code).toBe(1)
-    expect(wrong.stderr).toMatch(/was trained over the encoder.*two ONNX graphs of one folder \(--onnx-file\)/)
+    expect(wrong.stderr).toMatch(
+      /was trained over the encoder.*two ONNX graphs of one folder \(--onnx-file, in a program/,
+    )
   })
 
   it('says which targets there are when one names none, before anything is written', async () => {
@@ -111,5 +113,20 @@ describe('an encoder of transformers.js', () => {
     expect(code).toBe(1)
     expect(stderr).toMatch(/"q_proj" names no linear module.*encoder\.layer\.\*\.attention\.self\.query/)
     expect(existsSync(join(output, 'config.json'))).toBe(false)
+  })
+})
+
+describe('canopy export of an encoder that nobody trained', () => {
+  it('takes how many numbers of an embedding count, and writes it down for whoever loads the folder', async () => {
+    const output = join(temporaryFolder(), 'exported')
+    const encoder = join(forms, '..', 'qwen3')
+    const stated = ['--dimensions', '16', '--query-instruction', 'Find "it".']
+    const refused = await run('export', '--encoder', encoder, '--output', output, ...stated)
+    expect(refused.stderr).toMatch(/takes no instructions/)
+    const { code } = await run('export', '--encoder', encoder, '--output', output, ...stated.slice(0, 2))
+    expect(code).toBe(0)
+    const read = (name: string): object => JSON.parse(readFileSync(join(output, name), 'utf8'))
+    expect(read('canopy.json')).toMatchObject({ dimensions: 16 })
+    expect(read('config_sentence_transformers.json')).toMatchObject({ truncate_dim: 16 })
   })
 })

@@ -1,7 +1,7 @@
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
-import { createRandomBert } from '../../src/encoder/random-bert.ts'
+import { createRandomBert } from '../../src/encoder/bert/random.ts'
 import { canopy, type Finished } from '../support/cli.ts'
 import { lines, temporaryFolder } from '../support/temporary.ts'
 

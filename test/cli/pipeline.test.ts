@@ -2,7 +2,7 @@ import { cpSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, wri
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { createRandomBert } from '../../src/encoder/random-bert.ts'
+import { createRandomBert } from '../../src/encoder/bert/random.ts'
 import { canopy, type Finished } from '../support/cli.ts'
 import { lines } from '../support/temporary.ts'
 
@@ -217,7 +217,9 @@ describe('from JSONL files to a refined passage', () => {
       const args = ['refine', '--encoder', at(folder), '--query', 'What?', '--input', at('passage.txt')]
       const { code, stdout, stderr } = await canopy([...args, '--query-encoder', at('other-bert')]).finished
       expect({ code, stdout }).toEqual({ code: 1, stdout: '' })
-      expect(stderr).toMatch(/canopy\.json: .*query encoder bert .*other-bert.*--query-encoder\.\n$/)
+      expect(stderr).toMatch(
+        /canopy\.json: .*query encoder bert .*other-bert.*--query-encoder, in a program "queryEncoder"\)\.\n$/,
+      )
       expect(stderr).not.toMatch(/\n\s+at /)
     }
     const alone = ['refine', '--encoder', at('export'), '--query', 'What?', '--input', at('passage.txt')]

@@ -505,7 +505,7 @@ describe('checkDataset', () => {
     ])
   })
 
-  it('counts pictures and videos that are missing, which are no fault', async () => {
+  it('counts pictures and videos that are missing, which are a fault where media are needed', async () => {
     const folder = folderOf(
       [
         { id: 'i', modality: 'image', image: 'no.jpg' },
@@ -516,6 +516,13 @@ describe('checkDataset', () => {
     )
     expect(await checkDataset(folder, () => {})).toMatchObject({ missingMedia: 2 })
     expect((await faultTexts(folder)).filter((fault) => fault.includes('no.'))).toEqual([])
+    const faults: Fault[] = []
+    const report = await checkDataset(folder, (fault) => faults.push(fault), { needsMedia: true })
+    expect(report.missingMedia).toBe(2)
+    expect(faults.filter(({ missing }) => missing !== undefined)).toMatchObject([
+      { line: 1, missing: 'i', message: 'the image "no.jpg" of the item "i" is not in the folder' },
+      { line: 2, missing: 'v', message: 'the video "no.mp4" of the item "v" is not in the folder' },
+    ])
   })
 
   it('counts what is there', async () => {

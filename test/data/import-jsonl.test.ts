@@ -2,7 +2,7 @@ import { existsSync, readdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { checkDataset, type ImportSummary, importJsonl, type JsonlOptions, openDataset } from '../../src/data/index.ts'
+import { checkDataset, importJsonl, type JsonlOptions, type JsonlSummary, openDataset } from '../../src/data/index.ts'
 import {
   buildHierarchy,
   goldLeaves,
@@ -15,7 +15,7 @@ import { lines, snapshot, temporaryFolder } from '../support/temporary.ts'
 
 interface Imported {
   folder: string
-  summary: ImportSummary
+  summary: JsonlSummary
   questions: Question[]
   items: Map<string, Item>
 }
@@ -344,7 +344,17 @@ describe('a fault', () => {
     [
       'a path from the root',
       lines({ id: 'a', modality: 'video', video: '/x.mp4', start: 0, end: 1 }),
-      /in\.jsonl:1: The path "\/x\.mp4" leaves/,
+      /in\.jsonl:1: The path "\/x\.mp4" leaves the folder \S+data; give a path relative to it/,
+    ],
+    [
+      'a URL',
+      lines({ id: 'a', modality: 'image', image: 'https://x.test/a.png' }),
+      /in\.jsonl:1: "https:\/\/x\.test\/a\.png" is a URL, and URLs are not read/,
+    ],
+    [
+      'a point in time that is no pair',
+      lines({ id: 'v', modality: 'video', start: 0, end: 190 }, ask({ item: 'v', times: [[100, 110], 170] })),
+      /in\.jsonl:2: .*"gold\[0\]\.times\[1\]": expected \[start, end\] in seconds; a point in time is \[170, 170\]/,
     ],
     [
       'another split',
@@ -395,6 +405,23 @@ describe('a fault', () => {
       expect(readdirSync(parent)).toEqual(['in.jsonl'])
     },
   )
+
+  it('counts pictures and videos that are not in the folder', async () => {
+    const content = lines(
+      { id: 'i', modality: 'image', image: 'media/i.png' },
+      { id: 'v', modality: 'video', video: 'v.mp4', start: 0, end: 60 },
+      { id: 'w', modality: 'video', start: 0, end: 60 },
+      ask({ item: 'v', times: [[10, 10]] }),
+    )
+    const { folder, summary } = await importLines(content)
+    expect(summary.missingMedia).toEqual({ items: 2, paths: ['media/i.png', 'v.mp4'] })
+    const input = join(folder, '..', 'in.jsonl')
+    writeFileSync(join(folder, 'v.mp4'), '')
+    writeFileSync(input, content)
+    const again = await importJsonl({ inputs: [input], output: folder, split: 'dev' })
+    expect(again.missingMedia).toEqual({ items: 1, paths: ['media/i.png'] })
+    expect((await importLines(lines(a, ask({ whole: true })))).summary).not.toHaveProperty('missingMedia')
+  })
 
   it('needs a split from somewhere', async () => {
     await expect(importLines(lines(a, ask({ whole: true })), { split: undefined })).rejects.toThrow(

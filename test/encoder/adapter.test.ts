@@ -7,8 +7,10 @@ import {
   CANOPY_FILE,
   type CanopySettings,
   canopySettings,
+  changesNothing,
   defaultTargets,
   initialLora,
+  type LoraTarget,
   linearModules,
   loraA,
   loraB,
@@ -182,6 +184,13 @@ describe('adapters on disk', () => {
     ])
   })
 
+  it('follow a pattern that is the full path in the class that was adapted', async () => {
+    const inHead = (key: string) => key.replace('base_model.model.', 'base_model.model.bert.model.')
+    const patterns = { alpha_pattern: { 'bert.model.encoder.layer.0.attention.self.query': 9 } }
+    const { targets } = await readAdapter(await changed(inHead, patterns), profile)
+    expect(targets.filter((t) => t.alpha === 9).map((t) => t.module)).toEqual(['encoder.layer.0.attention.self.query'])
+  })
+
   it('are refused over another encoder, by fingerprint where it is known and by shape otherwise', async () => {
     const folder = join(temporaryFolder(), 'adapter')
     await writeAdapter(folder, adapterOver(['query']), profile)
@@ -213,9 +222,30 @@ describe('adapters on disk', () => {
     [{ bias: 'all' }, /"bias": "all" is not supported/],
     [{ modules_to_save: ['pooler'] }, /"modules_to_save".*not supported/],
     [{ r: 'four' }, /"r": /],
+    [{ init_lora_weights: 'pissa_niter_4' }, /"init_lora_weights": "pissa_niter_4" is not supported/],
+    [{ init_lora_weights: 'loftq' }, /"init_lora_weights": "loftq" is not supported/],
     [{ rank_pattern: { 'query(': 4 } }, /"query\(" is no regular expression/],
   ])('are refused with settings that change what they compute: %j', async (config, message) => {
     await expect(readAdapter(await changed((key) => key, config), profile)).rejects.toThrow(message)
+  })
+
+  it('are read where they start from another draw, which leaves the encoder as it is', async () => {
+    const drawn = await readAdapter(await changed((key) => key, { init_lora_weights: 'gaussian' }), profile)
+    expect(drawn).toEqual(await readAdapter(peftFolder, profile))
+  })
+
+  it('are refused where a file holds several', async () => {
+    const folder = await changed((key) => key)
+    const file = join(folder, 'adapter_model.safetensors')
+    const stored = await openSafetensors(file)
+    const tensors = new Map<string, Tensor>()
+    for (const key of stored.tensors.keys())
+      for (const name of ['.default.weight', '.other.weight'])
+        tensors.set(key.replace('.weight', name), await stored.read(key))
+    await writeSafetensors(file, tensors)
+    await expect(readAdapter(folder, profile)).rejects.toThrow(
+      /lora_A\.default\.weight" and ".*lora_A\.other\.weight" are the same matrix.*more than one adapter/,
+    )
   })
 
   it('say what is missing', async () => {
@@ -260,5 +290,17 @@ describe('mergedWeight and adapterHash', () => {
     const alpha = { ...base, targets: base.targets.map((t) => ({ ...t, alpha: 5 })) }
     expect(new Set([base, alpha, adapterOver(['query'], 2, '2')].map(adapterHash)).size).toBe(3)
     expect(adapterHash(adapterOver(['query']))).toBe(adapterHash(base))
+  })
+})
+
+describe('an adapter before its first step', () => {
+  it('changes nothing, as one whose every B is 0', () => {
+    const trained = adapterOver(['query'])
+    const fresh = { ...trained, tensors: initialLora(trained.targets, '1') }
+    expect([changesNothing(fresh), changesNothing(trained)]).toEqual([true, false])
+    // one number is enough
+    const [{ module }] = fresh.targets as [LoraTarget]
+    fresh.tensors.get(loraB(module))![0] = 1e-6
+    expect(changesNothing(fresh)).toBe(false)
   })
 })

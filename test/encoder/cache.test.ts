@@ -3,11 +3,11 @@ import { appendFileSync, readdirSync, readFileSync, statSync, truncateSync, writ
 import { join } from 'node:path'
 import { Worker } from 'node:worker_threads'
 import { describe, expect, it } from 'vitest'
-import { openEmbeddingCache, sequenceKey } from '../../src/encoder/index.ts'
+import { openEmbeddingCache, sequenceKey, textSequence } from '../../src/encoder/index.ts'
 import { temporaryFolder } from '../support/temporary.ts'
 
 const fingerprint = 'ab'.repeat(32)
-const key = (n: number) => sequenceKey(Int32Array.of(101, n, 102))
+const key = (n: number) => sequenceKey(textSequence(Int32Array.of(101, n, 102)))
 const vector = (n: number) => Float32Array.of(n, n + 0.5, -n)
 
 function filled(folder: string, count: number): string {

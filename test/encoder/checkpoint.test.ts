@@ -71,6 +71,8 @@ describe('readEncoder', () => {
     const { folder, edit } = copy()
     edit('config_sentence_transformers.json', () => ({ prompts: { all: 'x: ' }, default_prompt_name: 'all' }))
     expect((await readEncoder(folder)).prompts).toEqual({ query: 'x: ', node: 'x: ' })
+    edit('config_sentence_transformers.json', () => ({ prompts: {}, default_prompt_name: 'toString' }))
+    await expect(readEncoder(folder)).rejects.toThrow(/"prompts" has no such prompt/)
     edit('config_sentence_transformers.json', () => ({ prompts: { query: 'q: ' }, default_prompt_name: 'query' }))
     expect((await readEncoder(folder)).prompts).toEqual({ query: 'q: ', node: '' })
   })

@@ -101,6 +101,20 @@ describe('openEmbedder over a checkpoint', () => {
     await embedder.close()
   })
 
+  it('rejects what it is asked once it is closed, and what it has not finished', async () => {
+    const cache = temporaryFolder()
+    const embedder = await openEmbedder(await readEncoder(tinyBert('mean')), { tokenBudget: 24, cache })
+    const closed: Promise<void>[] = []
+    const onProgress = ({ done }: { done: number }) => {
+      if (done >= 2) closed.push(embedder.close())
+    }
+    const run = embedder.embedTexts(expected('mean').texts, 'node', { onProgress })
+    await expect(run).rejects.toThrow('The embedder is closed.')
+    await Promise.all([...closed, embedder.close()])
+    expect(embedder.counts.computed).toBeLessThan(5)
+    await expect(embedder.embedTexts(['a'], 'node')).rejects.toThrow('The embedder is closed.')
+  })
+
   it('embeds nothing as nothing', async () => {
     const embedder = await openEmbedder(await readEncoder(tinyBert('mean')))
     expect((await embedder.embedTexts([], 'node')).embeddings).toHaveLength(0)

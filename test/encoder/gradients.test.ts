@@ -10,6 +10,7 @@ import {
   packSequences,
   readAdapter,
   readEncoder,
+  textSequence,
 } from '../../src/encoder/index.ts'
 import { GraphBuilder, openSafetensors, openSession, prune, type Tensor } from '../../src/onnx/index.ts'
 import { expected, expectedAdapter, tinyBert } from './fixtures.ts'
@@ -60,7 +61,7 @@ describe('gradients of a pair loss through the packed graph', () => {
     )
     // rows shared by several texts, one of them cut at the maximum length
     const batch = packSequences(
-      expected('mean').ids.map((ids) => Int32Array.from(ids)),
+      expected('mean').ids.map((ids) => textSequence(Int32Array.from(ids))),
       48,
     )
     expect(batch.rows).toBeLessThan(batch.nodes)

@@ -15,7 +15,9 @@ import {
 import { dirname, join, relative } from 'node:path'
 import { setTimeout } from 'node:timers/promises'
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import { encoderFiles, missingFiles } from '../../src/encoder/hub/files.ts'
 import {
+  locateConfiguration,
   locateEncoder,
   openEmbedder,
   openWeights,
@@ -28,6 +30,7 @@ import { InputError } from '../../src/support/errors.ts'
 import { temporaryFolder } from '../support/temporary.ts'
 import { expected, largestDifference, tinyBert } from './fixtures.ts'
 import { COMMIT, type HubServer, hashOf, hubServer } from './hub-server.ts'
+import { tinyQwen3 } from './qwen3-known.ts'
 
 /** What a download takes of the fixture: no expectations of tests, no adapter. */
 const NEEDED = [
@@ -68,10 +71,10 @@ async function expectEmbeddings(folder: string): Promise<void> {
 }
 
 /** The cache as Python's library leaves it: blobs, links and a reference. */
-function pythonCache(cache: string, paths: string[]): void {
+function pythonCache(cache: string, paths: string[], from = tinyBert('mean')): void {
   const repository = join(cache, 'models--org--tiny')
   for (const path of paths) {
-    const content = readFileSync(join(tinyBert('mean'), path))
+    const content = readFileSync(join(from, path))
     const blob = join(repository, 'blobs', hashOf(path, content))
     const link = join(snapshotOf(cache), path)
     mkdirSync(dirname(blob), { recursive: true })
@@ -117,6 +120,37 @@ describe('a folder', () => {
       expect((await failure(locateEncoder(name))).message).toContain('is no revision of org/tiny')
     },
   )
+})
+
+describe('a configuration', () => {
+  it('is the only file that is downloaded for it, once, and the rest when the encoder is wanted', async () => {
+    const hub = await hubServer(tinyBert('mean'))
+    const options = { hubUrl: hub.url, cacheDir: temporaryFolder() }
+    const file = await locateConfiguration('org/tiny', options)
+    expect(file).toBe(join(snapshotOf(options.cacheDir), 'config.json'))
+    expect(readFileSync(file).equals(hub.files.get('config.json')!)).toBe(true)
+    expect(filesBelow(snapshotOf(options.cacheDir))).toEqual(['config.json'])
+    hub.requests.length = 0
+    expect(await locateConfiguration('org/tiny', options)).toBe(file)
+    expect(hub.requests).toEqual([])
+    await expectEmbeddings((await locateEncoder('org/tiny', options)).folder)
+  })
+
+  it('of a folder or a file is found without the hub', async () => {
+    const file = join(tinyBert('mean'), 'config.json')
+    for (const name of [tinyBert('mean'), file])
+      expect(await locateConfiguration(name, { hubUrl: 'http://127.0.0.1:9' })).toBe(file)
+  })
+
+  it('that is not there is an error', async () => {
+    const hub = await hubServer(tinyBert('mean'))
+    const options = { hubUrl: hub.url, cacheDir: temporaryFolder() }
+    expect((await failure(locateConfiguration('org/tiny', { ...options, offline: true }))).message).toContain(
+      'not in the cache',
+    )
+    hub.files.delete('config.json')
+    expect((await failure(locateConfiguration('org/tiny', options))).message).toContain('has no config.json')
+  })
 })
 
 describe('a download', () => {
@@ -275,6 +309,24 @@ describe('a download', () => {
     )
   })
 
+  it('fetches the graph that an exported repository names as the one it is opened by, and no other', async () => {
+    const folder = temporaryFolder()
+    cpSync(tinyBert('mean'), folder, { recursive: true })
+    rmSync(join(folder, 'model.safetensors'))
+    const graph = join(import.meta.dirname, '..', 'fixtures', 'onnx', 'tiny-bert-int8', 'onnx', 'model.onnx')
+    for (const name of ['model_int8.onnx', 'model_q4.onnx']) cpSync(graph, join(folder, 'onnx', name))
+    writeFileSync(join(folder, 'canopy.json'), JSON.stringify({ onnxFile: 'model_int8.onnx' }))
+    const hub = await hubServer(folder)
+    const options = { hubUrl: hub.url, cacheDir: temporaryFolder() }
+    const located = await locateEncoder('org/tiny', options)
+    expect((await readEncoder(located.folder)).weights).toBe(join(located.folder, 'onnx', 'model_int8.onnx'))
+    expect(hub.requests.filter((request) => /model_q4\.onnx/.test(request))).toEqual([])
+    expect(await locateEncoder('org/tiny', { ...options, offline: true })).toEqual(located)
+    expect(await missingFiles(located.folder)).toEqual([])
+    rmSync(join(located.folder, 'onnx', 'model_int8.onnx'))
+    expect(await missingFiles(located.folder)).toEqual(['onnx/model_int8.onnx'])
+  })
+
   it('gives the access token to the hub and not to the host it stores files on', async () => {
     const hub = await hubServer(tinyBert('mean'))
     vi.stubEnv('HF_TOKEN', 'hf_secret')
@@ -402,6 +454,69 @@ describe("Python's cache", () => {
       expect(lstatSync(join(folder, path)).isSymbolicLink()).toBe(true)
     },
   )
+})
+
+describe('an encoder that reads pictures', () => {
+  const files = [
+    'chat_template.json',
+    'config.json',
+    'model.safetensors',
+    'preprocessor_config.json',
+    'tokenizer.json',
+    'tokenizer_config.json',
+    'video_preprocessor_config.json',
+  ]
+
+  it('is downloaded with its template and what it does to pixels', async () => {
+    const hub = await hubServer(tinyQwen3('qwen3-vl'))
+    const { folder } = await locateEncoder('org/tiny', { hubUrl: hub.url, cacheDir: temporaryFolder() })
+    expect(filesBelow(folder)).toEqual(files)
+    expect((await readEncoder(folder)).fingerprint).toBe((await readEncoder(tinyQwen3('qwen3-vl'))).fingerprint)
+  })
+
+  it("is whole in Python's cache without modules.json, but not without what it does to pixels", async () => {
+    const cached = (paths: string[]) => {
+      const cacheDir = temporaryFolder()
+      pythonCache(cacheDir, paths, tinyQwen3('qwen3-vl'))
+      return locateEncoder('org/tiny', { cacheDir, offline: true })
+    }
+    expect(await cached(files)).toMatchObject({ id: 'org/tiny' })
+    const { message } = await failure(cached(files.filter((path) => path !== 'preprocessor_config.json')))
+    expect(message).toContain('preprocessor_config.json is missing')
+  })
+})
+
+describe('an encoder of several graphs', () => {
+  const graphs = ['decoder_model_merged', 'embed_tokens', 'vision_encoder'].map((part) => `onnx/${part}.onnx`)
+  const data = ['onnx/decoder_model_merged.onnx_data', 'onnx/vision_encoder.onnx_data']
+  const small = [
+    'chat_template.json',
+    'config.json',
+    'preprocessor_config.json',
+    'tokenizer.json',
+    'tokenizer_config.json',
+  ]
+
+  it('is downloaded with all of them and their data, and no variant', () => {
+    const variants = ['decoder_model_merged_q4', 'embed_tokens_q4', 'vision_encoder_q4'].map(
+      (name) => `onnx/${name}.onnx`,
+    )
+    const listed = [...small, ...graphs, ...data, ...variants].map((path, size) => ({ path, size, hash: 'a' }))
+    const paths = (onnxFile?: string) =>
+      encoderFiles('org/tiny', listed, 'query-encoder', onnxFile).map(({ path }) => path)
+    expect(paths()).toEqual([...small, ...graphs, ...data])
+    expect(paths('decoder_model_merged_q4.onnx')).toEqual([...small, ...variants])
+  })
+
+  it("is whole in Python's cache where none is missing", async () => {
+    const folder = temporaryFolder()
+    mkdirSync(join(folder, 'onnx'))
+    for (const path of [...small, ...graphs.slice(0, 2)]) writeFileSync(join(folder, path), '')
+    writeFileSync(join(folder, 'config.json'), '{"model_type": "qwen3_vl"}')
+    expect(await missingFiles(folder)).toEqual(['onnx/vision_encoder.onnx'])
+    writeFileSync(join(folder, 'onnx', 'vision_encoder.onnx'), '')
+    expect(await missingFiles(folder)).toEqual([])
+  })
 })
 
 describe('what a hub cannot give', () => {

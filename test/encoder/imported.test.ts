@@ -18,6 +18,7 @@ import {
   readAdapter,
   readEncoder,
   readImported,
+  textSequence,
 } from '../../src/encoder/index.ts'
 import {
   encodeModel,
@@ -62,8 +63,8 @@ async function gradientsOf(
   update: 'merged' | 'beside' = 'merged',
 ) {
   const tokenizer = await loadTokenizer(profile)
-  const sequences = texts.map((text) => tokenizer.encode(text).ids)
-  const encoder = await encoderGraph(profile, targets, tokenizer.padId, update)
+  const sequences = texts.map((text) => textSequence(tokenizer.encode(text).ids))
+  const encoder = await encoderGraph(profile, targets, tokenizer.padId, { update })
   const g = GraphBuilder.from(encoder.graph)
   const seed = g.input('seed', 'float32', g.shape('embeddings'))
   const names = loraShapes(targets).map(({ name }) => name)
@@ -245,7 +246,7 @@ describe('gradients through an imported graph', () => {
 async function updatesOf(name: string, update: 'merged' | 'beside'): Promise<{ beside: number; merged: number }> {
   const profile = await imported(name)
   const { targets } = await madeUpAdapter(profile)
-  const { graph } = await encoderGraph(profile, targets, 0, update)
+  const { graph } = await encoderGraph(profile, targets, 0, { update })
   const count = (suffix: string): number => graph.nodes.filter((node) => node.name.endsWith(suffix)).length
   return { beside: count('.lora_A'), merged: count('.lora') }
 }
@@ -279,7 +280,7 @@ describe('a low-rank update', () => {
       const profile = await imported(name)
       const { targets } = await madeUpAdapter(profile)
       const tokenizer = await loadTokenizer(profile)
-      const sequences = texts.map((text) => tokenizer.encode(text).ids)
+      const sequences = texts.map((text) => textSequence(tokenizer.encode(text).ids))
       const tensors = initialLora(targets, 'a')
       const matrices = loraShapes(targets).map(({ name, shape }): [string, Tensor] => [
         name,

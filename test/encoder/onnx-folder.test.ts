@@ -71,7 +71,7 @@ describe('openEmbedder over an ONNX folder', () => {
   it('says which graphs there are when one is named that is not', async () => {
     const folder = await onnxFolder('mean')
     await expect(readEncoder(folder, { kind: 'onnx', onnxFile: 'model_q4.onnx' })).rejects.toThrow(
-      /No .*model_q4\.onnx\. The graphs in that folder are model\.onnx\./,
+      /No .*model_q4\.onnx\. The graphs in that folder that can be chosen are model\.onnx: name one/,
     )
   })
 

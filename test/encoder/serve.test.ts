@@ -20,6 +20,7 @@ import { exportEncoder } from '../../src/export/index.ts'
 import { temporaryFolder } from '../support/temporary.ts'
 import { tinyBert } from './fixtures.ts'
 import { COMMIT, hubServer } from './hub-server.ts'
+import { tinyQwen3 } from './qwen3-known.ts'
 
 // The worker thread runs compiled files, so these tests are about the package as it is built.
 const ROOT = resolve(import.meta.dirname, '..', '..')
@@ -103,6 +104,17 @@ describe('openEncoder', () => {
       expect(nodes[0]).toMatchObject({ from: 0, start: 0, end: text.length })
     }
     expect(await encoder.refine(QUESTION, [])).toEqual([])
+  })
+
+  it('refines pictures as the same thread would, with dimensions and instructions of its options', async () => {
+    const folder = tinyQwen3('qwen3-vl')
+    const items: RefineInput[] = [{ title: 'Bridge', image: join(folder, 'pictures', 'wide.png') }, TOWER]
+    const options = { dimensions: 32, instructions: { query: 'Find the evidence.' } }
+    const encoder = await open(folder, options)
+    const pair = await readEncoderPair(folder, options)
+    const encoders = await openPair(pair, { threads: 1 })
+    onTestFinished(() => encoders.close())
+    expect(await encoder.refine(QUESTION, items)).toEqual(await refineItems(encoders, pair.settings, QUESTION, items))
   })
 
   it('takes title and branching from its options', async () => {

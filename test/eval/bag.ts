@@ -1,16 +1,24 @@
-import type { EvaluateOptions, TextEmbedder } from '../../src/eval/index.ts'
+import type { EvaluateOptions, NodeEmbedder } from '../../src/eval/index.ts'
 
 const LIMIT = 40
 export const words = (text: string): string[] => text.toLowerCase().match(/\p{L}+/gu) ?? []
 
+/** Reads no pictures, and is asked for no tokens. */
+export const textReader: NodeEmbedder['reader'] = {
+  multimodal: false,
+  encode: () => Promise.reject(new Error('not asked')),
+}
+
 /** A bag-of-words encoder that sees the first 40 words; `focus` says how much shared words count against length. */
-export function bagOfWords(name: string, focus: number): TextEmbedder {
+export function bagOfWords(name: string, focus: number): NodeEmbedder {
   const dimension = 64
   const bucket = (word: string): number =>
     [...word].reduce((h, c) => (h * 31 + c.charCodeAt(0)) % 8191, 7) % (dimension - 1)
   return {
     fingerprint: name,
-    async embedTexts(texts) {
+    reader: textReader,
+    async embed(inputs) {
+      const texts = inputs.map(({ text }) => text)
       const embeddings = new Float32Array(texts.length * dimension)
       const sequences = texts.map((text) => words(text).slice(0, LIMIT))
       for (const [i, sequence] of sequences.entries()) {

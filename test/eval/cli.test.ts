@@ -5,6 +5,7 @@ import { join } from 'node:path'
 import { Command } from 'commander'
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest'
 import { register } from '../../src/cli/evaluate.ts'
+import { createRandomBert } from '../../src/encoder/bert/random.ts'
 import {
   CANOPY_FILE,
   canopySettings,
@@ -16,7 +17,6 @@ import {
   selectTargets,
   writeAdapter,
 } from '../../src/encoder/index.ts'
-import { createRandomBert } from '../../src/encoder/random-bert.ts'
 import { addTrainingQuestion, emptyTrainingData, writeTrainingData } from '../../src/eval/index.ts'
 import { createRandom } from '../../src/support/random.ts'
 import { minilmDir } from '../support/minilm.ts'
@@ -181,7 +181,7 @@ describe('canopy evaluate', () => {
       },
     })
     await expect(canopy(...common(join(folder, 'three')), '--query-encoder', narrow)).rejects.toThrow(
-      'embeddings of 16 numbers',
+      'embeddings have 16 numbers',
     )
   })
 

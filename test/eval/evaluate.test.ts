@@ -3,10 +3,10 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { importHotpotqa, importNq } from '../../src/data/index.ts'
-import { addTrainingQuestion, emptyTrainingData, evaluate, METRICS, type TextEmbedder } from '../../src/eval/index.ts'
+import { addTrainingQuestion, emptyTrainingData, evaluate, METRICS, type NodeEmbedder } from '../../src/eval/index.ts'
 import { sharedDir } from '../support/shared.ts'
 import { sentence, writeArticles } from './articles.ts'
-import { fineTuned, optionsFor, words } from './bag.ts'
+import { fineTuned, optionsFor, textReader, words } from './bag.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'canopy-evaluate-'))
 afterAll(() => rmSync(folder, { recursive: true, force: true }))
@@ -255,11 +255,11 @@ describe('an evaluation', () => {
     await evaluate(optionsFor([ten], output))
     const before = bytes(output)
     let calls = 0
-    const failing: TextEmbedder = {
+    const failing: NodeEmbedder = {
       ...fineTuned,
-      embedTexts: async (texts, side) => {
+      embed: async (inputs, side) => {
         if (side === 'node' && ++calls > 2) throw new Error('out of memory')
-        return fineTuned.embedTexts(texts, side)
+        return fineTuned.embed(inputs, side)
       },
     }
     const around = readdirSync(folder)
@@ -315,12 +315,12 @@ describe('an evaluation', () => {
     const output = join(folder, 'refused')
     await expect(evaluate(optionsFor([ten, ten], output))).rejects.toThrow(/questions\.jsonl:1: Question "q0".*twice/)
     await expect(evaluate(optionsFor([ten], output, { split: 'test' }))).rejects.toThrow('no split "test"')
-    const zero: TextEmbedder = {
-      fingerprint: 'zero',
-      embedTexts: async (texts) => ({
-        embeddings: new Float32Array(texts.length * 64),
-        same: Int32Array.from(texts.keys()),
-        truncated: texts.map(() => false),
+    const zero: NodeEmbedder = {
+      ...{ fingerprint: 'zero', reader: textReader },
+      embed: async (inputs) => ({
+        embeddings: new Float32Array(inputs.length * 64),
+        same: Int32Array.from(inputs.keys()),
+        truncated: inputs.map(() => false),
       }),
     }
     await expect(evaluate(optionsFor([ten], output, { fineTuned: zero }))).rejects.toThrow(

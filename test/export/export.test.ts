@@ -26,8 +26,9 @@ import {
   refineItems,
 } from '../../src/encoder/index.ts'
 import { addTrainingQuestion, emptyTrainingData, readTrainingData } from '../../src/eval/index.ts'
+import { MERGED_BOUNDS } from '../../src/export/closeness.ts'
 import { type CheckInstance, type ExportOptions, exportEncoder } from '../../src/export/index.ts'
-import { failures, MERGED_BOUNDS, selfCheck } from '../../src/export/self-check.ts'
+import { failures, referenceOf, selfCheck } from '../../src/export/self-check.ts'
 import { buildHierarchy } from '../../src/hierarchy/index.ts'
 import { decodeModel, openSession } from '../../src/onnx/index.ts'
 import { InputError } from '../../src/support/errors.ts'
@@ -108,12 +109,13 @@ describe('the exported folder', () => {
     expect(await readCanopySettings(output)).toEqual({
       ...settings,
       files: { 'onnx/model.onnx': await sha256File(join(output, 'onnx', 'model.onnx')) },
+      onnxFile: 'model.onnx',
     })
     expect(await readTrainingData(output)).toEqual(trainingData)
     const card = readFileSync(join(output, 'README.md'), 'utf8')
     expect(card).toMatch(/^---\nlibrary_name: sentence-transformers\n/)
     expect(card).toContain('| measured |')
-    expect(card).toContain('| maximum length | 24 tokens |')
+    expect(card).toContain('| maximum length | 24 tokens; what is longer is cut |')
   })
 
   it('has a graph of standard operators, opset 17 at most, with int64 inputs of any batch and length', async () => {
@@ -179,11 +181,10 @@ describe('the exported folder', () => {
     const { options, output, encoder, adapter } = await setup(variant)
     await exportEncoder(options)
     const packed = await open(encoder, adapter === undefined ? {} : { adapter })
-    const { tokenizer } = packed
+    const inputs = expected(variant).texts.map((text) => ({ text }))
+    const encoded = await packed.reader.encode(inputs, 'node')
     // transformers.js cuts [SEP] off an over-long text, and lower-cases a final sigma as JavaScript does: its tokens differ there
-    const texts = expected(variant).texts.filter(
-      (text) => !/Σ/.test(text) && !tokenizer.encode(encoder.prompts.node + text).truncated,
-    )
+    const texts = expected(variant).texts.filter((text, i) => !/Σ/.test(text) && !encoded[i]!.truncated)
     expect(texts.length).toBeGreaterThan(4)
     const trained = (await packed.embedTexts(texts, 'node')).embeddings
     const { allowRemoteModels } = env
@@ -247,10 +248,11 @@ describe('the exported folder', () => {
 describe('the self-check', () => {
   it('compares refinement on held-out items', async () => {
     const { options } = await setup('mean', { instances })
-    const { refinement, texts } = await exportEncoder(options)
+    const { refinement, compared } = await exportEncoder(options)
     expect(refinement).toMatchObject({ instances: 6, sameKept: 1 })
     expect(refinement?.exported).toEqual(refinement?.trained)
-    expect(texts).toBeGreaterThan(instances.length)
+    expect(compared.text).toBeGreaterThan(instances.length)
+    expect(refinement?.trained.decisions).toBeGreaterThan(0)
   })
 
   it('fails for files that are not what was trained', async () => {
@@ -259,13 +261,15 @@ describe('the self-check', () => {
     const wrong = { ...adapter!, targets: adapter!.targets.map((target) => ({ ...target, alpha: 1.1 * target.alpha })) }
     for (const merged of [wrong, undefined]) {
       await exportEncoder({ ...options, adapter: merged })
-      const check = await selfCheck({
-        trained: await open(encoder, { adapter: adapter! }),
-        exported: await open(await readEncoder(output)),
-        query: await open(encoder),
+      const reference = await referenceOf({
+        trained: () => openEmbedder(encoder, { adapter: adapter!, threads: 1 }),
+        query: () => openEmbedder(encoder, { threads: 1 }),
         instances,
         rendering: { title: true },
+        picture: 'not looked at',
       })
+      const written = await readEncoder(output)
+      const check = await selfCheck(reference, () => openEmbedder(written, { threads: 1 }))
       expect(check.minCosine).toBeLessThan(MERGED_BOUNDS.float32.minCosine)
       expect(failures(check)).toEqual([
         expect.stringMatching(/smallest cosine to the trained encoder is 0\.\d+, below 0\.99999/),
@@ -275,7 +279,14 @@ describe('the self-check', () => {
   })
 
   it('never passes numbers that are none', () => {
-    const fine = { texts: 1, truncated: 0, minCosine: 1, maxDifference: 0, bounds: MERGED_BOUNDS.float32 }
+    const fine = {
+      compared: { text: 1, table: 0, image: 0, video: 0 },
+      truncated: 0,
+      cutAlike: true,
+      minCosine: 1,
+      maxDifference: 0,
+      bounds: MERGED_BOUNDS.float32,
+    }
     expect(failures(fine)).toEqual([])
     expect(failures({ ...fine, minCosine: Number.NaN })).toHaveLength(1)
     expect(failures({ ...fine, maxDifference: Number.NaN })).toHaveLength(1)

@@ -41,6 +41,16 @@ describe('decodeImage', () => {
     ])
   })
 
+  it('is converted from its colour profile to sRGB, or left as it is stored', async () => {
+    const red = await plain('#c80000').withIccProfile('p3').png().toBuffer()
+    const converted = pixel(await decodeImage(red), 1, 1)
+    const stored = pixel(await decodeImage(red, { ignoreProfile: true }), 1, 1)
+    expect(Math.abs(converted[0] - 200)).toBeLessThan(3)
+    // the primaries of Display P3 are farther out, so that a red of sRGB has a part of the other ones there
+    expect(stored[0]).toBeLessThan(190)
+    expect(stored[1]).toBeGreaterThan(30)
+  })
+
   it('lies on white where it is transparent', async () => {
     const half = await decodeImage(await plain({ r: 0, g: 0, b: 0, alpha: 0.5 }, 4).png().toBuffer())
     for (const channel of pixel(half, 0, 0)) expect(Math.abs(channel - 128)).toBeLessThan(3)
@@ -104,6 +114,9 @@ describe('decodeImage', () => {
       expect((error as Error).message).toMatch(`${file}: `)
     }
     await expect(decodeImage(join(folder, 'cut.jpg'))).rejects.toThrow(/cannot be decoded/)
+    await expect(decodeImage(join(folder, 'text.png'))).rejects.toThrow(
+      /text\.png: the picture cannot be decoded: its format is not read; convert it/,
+    )
     await expect(decodeImage(join(folder, 'drawing.svg'))).rejects.toThrow(/of the format svg is not read/)
     await expect(decodeImage(join(folder, 'none.png'))).rejects.toThrow(/no such file/)
     await expect(decodeImage(folder)).rejects.toThrow(/it is no file/)

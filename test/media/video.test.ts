@@ -146,8 +146,32 @@ describe.skipIf(!hasFfmpeg)('extractFrames', () => {
     const error = await extractFrames(video, [0]).catch((e: unknown) => e)
     expect(error).toBeInstanceOf(MissingToolError)
     expect((error as Error).message).toMatch(
-      /nowhere.ffprobe" was not found.*apt install ffmpeg.*brew.*winget.*CANOPY_FFMPEG/,
+      /nowhere.ffprobe" was not found.*apt install ffmpeg.*brew.*winget.*CANOPY_FFMPEG, which is ".*nowhere.ffmpeg", name an ffmpeg with its ffprobe beside it/,
     )
+  })
+
+  it('blames no file for a program that is no ffmpeg, or lacks its ffprobe', async () => {
+    const bin = join(folder, 'bin')
+    mkdirSync(bin)
+    const program = (name: string, script: string): string => {
+      const path = join(bin, name)
+      writeFileSync(path, `#!/bin/sh\n${script}\n`, { mode: 0o755 })
+      return path
+    }
+    process.env.CANOPY_FFMPEG = program('ffmpeg', 'exit 0')
+    const failed = async (): Promise<Error> => {
+      const error = await extractFrames(video, [0]).catch((e: unknown) => e)
+      expect(error).toBeInstanceOf(MissingToolError)
+      expect((error as Error).message).not.toContain(video)
+      return error as Error
+    }
+    expect((await failed()).message).toMatch(/bin.ffprobe" was not found, and videos are read with ffprobe/)
+    program('ffprobe', 'exec ffprobe "$@"')
+    expect((await failed()).message).toMatch(/bin.ffmpeg" is not FFmpeg's ffmpeg/)
+    program('ffmpeg', 'exit 3')
+    expect((await failed()).message).toMatch(/bin.ffmpeg" is not FFmpeg's ffmpeg, or does not run/)
+    program('ffmpeg', 'exec ffmpeg "$@"')
+    expect((await extractFrames(video, [400])).map(numberOf)).toEqual([2])
   })
 })
 
@@ -222,7 +246,7 @@ describe.skipIf(!hasFfmpeg)("a node's pixels", () => {
       yield video({ id: 'long', start: 0, end: 40 })
     }
     const check = await checkMedia(data, items())
-    expect(check).toMatchObject({ images: 2, videos: 3, withoutFile: 1, pictures: 1, frames: 4 })
+    expect(check).toMatchObject({ images: 2, videos: 3, decodedVideos: 1, withoutFile: 1, pictures: 1, frames: 4 })
     expect(check.broken.map(({ item }) => item)).toEqual(['bad', 'long'])
     expect(check.broken[1]!.reason).toMatch(/there is no frame at 30 s: the video ends at 24.000 s/)
   })
@@ -240,5 +264,14 @@ describe.skipIf(!hasFfmpeg || shared === undefined)('real videos', () => {
     const found = await extractFrames(index, [0, 5_000])
     expect(found.map(({ shown }) => shown)).toEqual([0, 5_000])
     expect(Buffer.compare(found[0]!.data, found[1]!.data)).not.toBe(0)
+  })
+
+  it('of which the decoder has to know the beginning are read from there', async () => {
+    // 4:4:4 of an old x264, which is told by a note in the first frame: entered in the middle, most of the picture is made up
+    const file = join(shared!, 'data/media/cockatoo.mp4')
+    const [at7] = await extractFrames(file, [7_000], { size: { width: 64, height: 36 } })
+    const select = ['-vf', 'select=gte(t\\,7),scale=64:36,format=rgb24', '-frames:v', '1', '-f', 'rawvideo', 'pipe:1']
+    const fromStart = execFileSync('ffmpeg', ['-v', 'error', '-i', file, ...select])
+    expect(Buffer.compare(at7!.data, fromStart)).toBe(0)
   })
 })

@@ -1,6 +1,14 @@
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
-import { addDims, type Dim, divideDims, multiplyDims, productOfDims, subtractDims } from '../../src/onnx/index.ts'
+import {
+  addDims,
+  type Dim,
+  divideDims,
+  multiplyDims,
+  productOfDims,
+  sizeOfDim,
+  subtractDims,
+} from '../../src/onnx/index.ts'
 import { sizeOf } from './shape-cases/sizes.ts'
 
 const sizes = { batch: 3, past: 5, seq: 7 }
@@ -54,5 +62,12 @@ describe('arithmetic of dimensions', () => {
   test('numbers and texts stay within bounds', () => {
     expect(multiplyDims(2 ** 40, 2 ** 40)).toBeUndefined()
     expect(multiplyDims('a'.repeat(100), 'b'.repeat(100))).toBeUndefined()
+  })
+
+  test('sizes are known where those of all symbols are', () => {
+    expect(sizeOfDim(12, {})).toBe(12)
+    expect(sizeOfDim('3*batch*seq + past - 1', sizes)).toBe(67)
+    expect(sizeOfDim('batch*other', sizes)).toBeUndefined()
+    expect(sizeOfDim('constructor', sizes)).toBeUndefined()
   })
 })

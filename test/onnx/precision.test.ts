@@ -53,6 +53,16 @@ const residualFeeds = {
 const inFloat16 = (g: GraphBuilder, x: string): string => g.cast(g.cast(x, 'float16'), 'float32')
 
 describe('half precision', () => {
+  it('is not for products with whole numbers that are inputs, such as positions', async () => {
+    const g = new GraphBuilder()
+    const positions = g.cast(g.input('positions', 'int32', ['n', 1]), 'float32')
+    g.output(g.gemm(positions, g.constant([1, 0.5], 'float32', [1, 2])), 'y')
+    const graph = inHalfPrecision(g.build(), 'bf16', { trainable: [], emulate: true })
+    expect(await run(graph, { positions: { dtype: 'int32', shape: [1, 1], data: Int32Array.of(4097) } })).toEqual(
+      Float32Array.of(4097, 2048.5),
+    )
+  })
+
   it('is for products and what lies between them; the rest, inputs and outputs stay in float32', () => {
     const g = new GraphBuilder()
     const x = g.input('x', 'float32', ['n', 4])

@@ -6,15 +6,16 @@ import sharp from 'sharp'
 import { afterEach, describe, expect, it, vi } from 'vitest'
 import { register } from '../../src/cli/check.ts'
 import { importHotpotqa, importJsonl, openDataset } from '../../src/data/index.ts'
-import { createRandomBert } from '../../src/encoder/random-bert.ts'
+import { createRandomBert } from '../../src/encoder/bert/random.ts'
 import { judgeDecisions } from '../../src/eval/decisions.ts'
 import { blindScores, scoreOf } from '../../src/eval/index.ts'
-import { buildTree, preOrder } from '../../src/hierarchy/index.ts'
+import { buildTree, preOrder, renderNode } from '../../src/hierarchy/index.ts'
 import {
   buildPreferences,
   decisionCase,
   decisionNodes,
   type GoldRow,
+  type InspectedEncoder,
   type InspectOptions,
   inspectGold,
 } from '../../src/preferences/index.ts'
@@ -43,14 +44,19 @@ async function inspect(folder: string, options: Partial<InspectOptions> = {}): P
   }
 }
 
-/** A token for each word, at most `most` of them. */
-const wordTokens = (most: number) => (text: string) => {
-  const words = text.trim().split(/\s+/)
-  return {
-    ids: words.slice(0, most).map((word) => [...word].reduce((sum, c) => 31 * sum + c.charCodeAt(0), 7)),
-    truncated: words.length > most,
-  }
-}
+/** An encoder of text: a token for each word, at most `most` of them. */
+const wordTokens = (most: number, title = true): InspectedEncoder => ({
+  multimodal: false,
+  encode: async (hierarchy) =>
+    hierarchy.nodes.map((node) => {
+      const words = renderNode(hierarchy, node, { title }).trim().split(/\s+/)
+      return {
+        sequence: words.slice(0, most).join(' '),
+        length: Math.min(words.length, most),
+        truncated: words.length > most,
+      }
+    }),
+})
 
 const text = { id: 'a', title: 'T', text: 'One is it. Two is it. Three is it. Four is it.' }
 const ask = (id: string, gold: object[], more: object = {}) => ({ id, split: 'train', question: '?', gold, ...more })
@@ -68,8 +74,11 @@ describe('inspectGold', () => {
       ...['a', 'a', 'b', 'a'].map((item, i) => ask(`q${i}`, [{ item, rows: [i] }])),
     )
     let tokenised = 0
-    const tokenise = (): { ids: number[]; truncated: boolean } => ({ ids: [++tokenised], truncated: false })
-    const [row] = await inspect(folder, { tokenise })
+    const encoder: InspectedEncoder = {
+      multimodal: false,
+      encode: async ({ nodes }) => nodes.map(() => ({ sequence: String(++tokenised), length: 1, truncated: false })),
+    }
+    const [row] = await inspect(folder, { encoder })
     // a, once for two questions; b in its place; a anew
     expect(tokenised).toBe(3 * 19_999)
     expect(row).toMatchObject({ instances: { table: 4 }, tokens: { items: 2, nodes: 2 * 19_999 } })
@@ -108,10 +117,11 @@ describe('inspectGold', () => {
       questions: 2,
       instances: { text: 2, table: 0, image: 1, video: 1 },
       notText: 2,
-      // root and left half for the first question, root and the right half, gold throughout, for the second
-      decisions: { total: 4, cases: { left: 2, right: 1, both: 0, full: 1 } },
-      pairs: { total: 3 + 3 + 3 + 2 },
-      controls: { 'always-left': 0.5, 'keep-root': 0.25, constant: 0 },
+      // root and left half for the first question, root and the right half, gold throughout, for the second; of the video, the
+      // root and the left half
+      decisions: { total: 6, cases: { left: 4, right: 1, both: 0, full: 1 } },
+      pairs: { total: 3 + 3 + 3 + 2 + 3 + 3 },
+      withoutDecision: { oneLeaf: 1 },
     })
     expect(rows[1]).toMatchObject({
       instances: { text: 1, table: 1 },
@@ -119,7 +129,36 @@ describe('inspectGold', () => {
       decisions: { total: 1, cases: { full: 1 } },
     })
     expect(rows[2]).toMatchObject({ questions: 1, decisions: { total: 0 }, controls: { 'always-left': Number.NaN } })
+    expect(rows[0]!.controls['always-left']).toBeCloseTo(4 / 6)
     expect(rows[0]).not.toHaveProperty('tokens')
+    // an encoder of text leaves the picture and the video out
+    const [read] = await inspect(folder, { encoder: wordTokens(20) })
+    expect(read).toMatchObject({ notText: 2, decisions: { total: 4 }, controls: { 'always-left': 0.5 } })
+  })
+
+  it('counts videos where the encoder reads them, and apart those whose file cannot be read', async () => {
+    const video = (id: string): object => ({ id, modality: 'video', video: `${id}.mp4`, start: 0, end: 120 })
+    const folder = await dataset(
+      ...['good', 'bad'].map(video),
+      ask('1', [
+        { item: 'good', times: [[0, 30]] },
+        { item: 'bad', times: [[0, 30]] },
+      ]),
+    )
+    const encoder: InspectedEncoder = {
+      multimodal: true,
+      encode: async ({ item, nodes }) =>
+        item.id === 'bad'
+          ? undefined
+          : nodes.map((_, i) => ({ sequence: String(i), length: 10 + i, truncated: false })),
+    }
+    const [row] = await inspect(folder, { encoder })
+    expect(row).toMatchObject({
+      instances: { video: 2 },
+      ...{ notText: 0, unreadable: 1 },
+      decisions: { total: 2, cases: { left: 2 } },
+      tokens: { items: 1, nodes: 7, sizes: { video: { nodes: 7, tokens: 7 * 13, longest: 16 } } },
+    })
   })
 
   it('agrees with what building preferences counts', async () => {
@@ -166,11 +205,16 @@ describe('inspectGold', () => {
       ask('1', [{ item: 'a', quotes: ['One is it.'] }]),
       ask('2', [{ item: 'a', quotes: ['One is it.'] }]),
     )
+    const none = Object.fromEntries(
+      ['table', 'image', 'video'].map((modality) => [modality, { nodes: 0, tokens: 0, longest: 0 }]),
+    )
     // title and two sentences are seven words: of them and of the root the encoder sees six
-    const [row] = await inspect(folder, { tokenise: wordTokens(6) })
+    const [row] = await inspect(folder, { encoder: wordTokens(6) })
     expect(row!.tokens).toEqual({
       items: 1,
       nodes: 7,
+      // seven words where six are seen; the leaves have four
+      sizes: { ...none, text: { nodes: 7, tokens: 3 * 6 + 4 * 4, longest: 6 } },
       truncatedNodes: 3,
       truncatedRoots: 1,
       equalToParent: 1,
@@ -180,7 +224,7 @@ describe('inspectGold', () => {
         kinds: { 'fully-gold': 0, 'gold-child': 2, 'non-gold-child': 0, 'sibling-separation': 0 },
       },
     })
-    const [bare] = await inspect(folder, { tokenise: wordTokens(8), rendering: { title: false } })
+    const [bare] = await inspect(folder, { encoder: wordTokens(8, false) })
     expect(bare!.tokens).toMatchObject({ truncatedNodes: 1, droppedPairs: { total: 0 } })
   })
 })
@@ -264,7 +308,8 @@ describe('canopy check', () => {
     const { out, status } = await canopy('check', folder, '--media')
     expect(status).toBe(1)
     expect(out).toContain('1 of 2 pictures decoded')
-    expect(out).toMatch(/broken: pictures\/bad.png \(item "bad"\): the picture cannot be decoded/)
+    expect(out).toMatch(/cannot be read: item "bad": the picture cannot be decoded/)
+    expect(out).toContain(`${folder}: 1 fault\n`)
     expect(existsSync(join(folder, 'items.index'))).toBe(true)
   })
 
@@ -279,8 +324,34 @@ describe('canopy check', () => {
     )
     const { out, status } = await canopy('check', folder)
     expect(status).toBe(0)
-    expect(out).toContain('pictures and videos that are not in the folder: 1 ')
+    expect(out).toContain(
+      'pictures and videos that are not in the folder: 1 (no fault for encoders that read only text',
+    )
+    expect(out).toContain('no fault\n')
     expect(out).toContain('1 of them are images or videos, which an encoder of text cannot read')
     expect(out).toContain('2 decision nodes (2 left)')
+  })
+
+  it('fails where media are to be decoded and are not there, each named once', async () => {
+    const folder = await dataset(
+      { id: 'gone', modality: 'image', image: 'gone.png' },
+      { id: 'clip', modality: 'video', video: 'clip.mp4', start: 0, end: 60 },
+      { id: 'nameless', modality: 'video', start: 0, end: 60 },
+      ask('1', [{ item: 'gone', whole: true }]),
+    )
+    const { out, status } = await canopy('check', folder, '--media')
+    expect(status).toBe(1)
+    expect(out).toContain('items.jsonl:1: the image "gone.png" of the item "gone" is not in the folder')
+    expect(out).toContain(`${folder}: 2 faults\n`)
+    expect(out).toContain('0 of 1 pictures decoded; 0 of 2 videos, 1 of them without a file to read; 0 frames')
+    expect(out).not.toMatch(/no fault|cannot be read/)
+    const { faults, missingMedia, gold } = JSON.parse((await canopy('check', folder, '--media', '--json')).out)
+    expect({ faults, missingMedia, questions: gold[0].questions }).toEqual({ faults: 2, missingMedia: 2, questions: 1 })
+  })
+
+  it('says that an encoder is not there before it says anything else', async () => {
+    const folder = await dataset(text, ask('1', [{ item: 'a', whole: true }]))
+    await expect(canopy('check', folder, '--encoder', join(folder, 'nope'))).rejects.toThrow(/there is no folder/)
+    expect(process.stdout.write).not.toHaveBeenCalled()
   })
 })

@@ -38,6 +38,14 @@ describe('canopy report', () => {
     expect(stderr).toMatch(/warning: The dataset "world" .* was not found/)
   })
 
+  it('warns where there is no evaluation', async () => {
+    const folder = temporaryFolder()
+    const { dataset } = await evaluatedWorld(folder, hostileWorld())
+    const { code, stderr } = await canopy(['report', writeRun(join(folder, 'run'), { dataset })]).finished
+    expect(code).toBe(0)
+    expect(stderr).toMatch(/warning: no evaluation lies in these folders.*run "canopy evaluate" first/)
+  })
+
   it('exits with 2 without a folder, with 1 for one that holds nothing, and leaves nothing behind', async () => {
     expect((await canopy(['report']).finished).code).toBe(2)
     expect((await canopy(['report', '.', '--questions', 'many']).finished).code).toBe(2)

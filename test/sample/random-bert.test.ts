@@ -1,6 +1,7 @@
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
+import { bertWords, SPECIAL_TOKENS, wordPieceVocabulary } from '../../src/encoder/bert/wordpiece.ts'
 import {
   createRandomBert,
   loadTokenizer,
@@ -8,7 +9,6 @@ import {
   type RandomBertOptions,
   readEncoder,
 } from '../../src/encoder/index.ts'
-import { bertWords, SPECIAL_TOKENS, wordPieceVocabulary } from '../../src/encoder/wordpiece.ts'
 import { openSafetensors } from '../../src/onnx/index.ts'
 import { snapshot, temporaryFolder } from '../support/temporary.ts'
 

@@ -8,6 +8,7 @@ import {
   type LoraTarget,
   loadTokenizer,
   readEncoder,
+  textSequence,
 } from '../../src/encoder/index.ts'
 import { createRandom } from '../../src/support/random.ts'
 import type { QueryRows } from '../../src/train/data/query-file.ts'
@@ -32,7 +33,7 @@ interface Setup {
 function batchFor(seed: string, dimension: number, vocabulary: number, longest: number) {
   const random = createRandom(seed)
   const sequences = [longest, ...Array.from({ length: 8 }, () => 3 + random.int(longest - 3))].map((length) =>
-    Int32Array.from({ length }, () => random.int(vocabulary)),
+    textSequence(Int32Array.from({ length }, () => random.int(vocabulary))),
   )
   const pairs = Array.from({ length: 12 }, () => ({
     preferred: random.int(sequences.length),
@@ -64,12 +65,15 @@ async function encoderSetup(folder: string, options: { longest?: number; rank?: 
   return { encoder, tensors, ...batchFor('engines', profile.dimension, vocabulary, longest) }
 }
 
-const onnxFixtures = join(import.meta.dirname, '..', 'fixtures', 'onnx')
+const fixtures = join(import.meta.dirname, '..', 'fixtures')
+const onnxFixtures = join(fixtures, 'onnx')
 const exported = readdirSync(onnxFixtures).filter((name) => existsSync(join(onnxFixtures, name, 'onnx')))
 const architectures: [string, () => Promise<Setup>][] = [
   ['a bag of words', async () => ({ encoder: toyEncoder(), tensors: toyTensors(), ...batchFor('toy', 6, 12, 9) })],
   ['a BERT checkpoint, mean pooling', () => encoderSetup(tinyBert('mean'))],
   ['a BERT checkpoint, CLS pooling', () => encoderSetup(tinyBert('cls'))],
+  ['a Qwen3 checkpoint', () => encoderSetup(join(fixtures, 'qwen3'))],
+  ['a Qwen3-VL checkpoint', () => encoderSetup(join(fixtures, 'qwen3-vl'))],
   ...exported.map((name): [string, () => Promise<Setup>] => [name, () => encoderSetup(join(onnxFixtures, name))]),
 ]
 

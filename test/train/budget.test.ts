@@ -2,6 +2,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, it, vi } from 'vitest'
+import type { TokenSequence } from '../../src/encoder/index.ts'
 import { InputError } from '../../src/support/errors.ts'
 import type { Batch } from '../../src/train/data/instances.ts'
 import { type LoopParts, trainLoop } from '../../src/train/loop.ts'
@@ -164,8 +165,8 @@ function machine(free: number, milliseconds: (tokens: number) => number, refuseA
   const tried: number[] = []
   let peak = 500
   let now = 0
-  const run = async (sequences: Int32Array[]): Promise<void> => {
-    const tokens = sequences.reduce((n, { length }) => n + length, 0)
+  const run = async (sequences: TokenSequence[]): Promise<void> => {
+    const tokens = sequences.reduce((n, { ids }) => n + ids.length, 0)
     if (tried.at(-1) !== tokens) tried.push(tokens)
     if (tokens > refuseAbove) throw outOfMemory()
     peak = Math.max(peak, 500 + 1000 * tokens)

@@ -1,7 +1,7 @@
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { importJsonl, openDataset } from '../../src/data/index.ts'
-import { createRandomBert } from '../../src/encoder/random-bert.ts'
+import { createRandomBert } from '../../src/encoder/bert/random.ts'
 import { buildPreferences } from '../../src/preferences/index.ts'
 import { createRandom } from '../../src/support/random.ts'
 

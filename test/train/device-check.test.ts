@@ -1,4 +1,5 @@
 import { afterAll, describe, expect, it } from 'vitest'
+import { textSequence } from '../../src/encoder/index.ts'
 import { checkDevice } from '../../src/train/engine/device-check.ts'
 import { type Engine, openEngine } from '../../src/train/engine/engine.ts'
 import { toyEncoder } from './toy-encoder.ts'
@@ -9,7 +10,7 @@ const engine = await openEngine({
 })
 afterAll(() => engine.close())
 
-const sequences = [Int32Array.of(1, 2, 3), Int32Array.of(4, 5)]
+const sequences = [Int32Array.of(1, 2, 3), Int32Array.of(4, 5)].map(textSequence)
 /** Checks an engine whose gradients are the right ones after `change`. */
 const check = (change: (x: number, i: number) => number): Promise<void> => {
   const pullBack: Engine['pullBack'] = async (...given) =>

@@ -2,6 +2,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, describe, expect, it } from 'vitest'
+import { type TokenSequence, textSequence } from '../../src/encoder/index.ts'
 import { createRandom } from '../../src/support/random.ts'
 import { openEngine } from '../../src/train/engine/engine.ts'
 import type { WeightedPair } from '../../src/train/loss/pairwise.ts'
@@ -20,7 +21,7 @@ import {
 const QUESTIONS = 3
 const random = createRandom('engine')
 const sequences = Array.from({ length: 17 }, () =>
-  Int32Array.from({ length: 1 + random.int(9) }, () => random.int(VOCABULARY)),
+  textSequence(Int32Array.from({ length: 1 + random.int(9) }, () => random.int(VOCABULARY))),
 )
 const pairs: WeightedPair[] = Array.from({ length: 25 }, () => ({
   preferred: random.int(sequences.length),
@@ -61,7 +62,7 @@ function bruteForce(t: Tensors): number {
   const w = normal('w', VOCABULARY * DIMENSION)
   const [a, b] = [t.get('toy.lora_A.weight')!, t.get('toy.lora_B.weight')!]
   const rank = encoder.trainable.get('toy.lora_A.weight')![0]!
-  const embed = (ids: Int32Array): number[] => {
+  const embed = ({ ids }: TokenSequence): number[] => {
     const row = Array.from({ length: DIMENSION }, (_, d) => {
       let sum = 0
       for (const id of ids) {
@@ -161,7 +162,7 @@ describe('the training graphs', () => {
 
     it('take identical ones of different tokens for a difference of zero, with a finite gradient', async () => {
       // The same bag of words in another order.
-      const same = [Int32Array.of(1, 2, 3), Int32Array.of(3, 1, 2)]
+      const same = [Int32Array.of(1, 2, 3), Int32Array.of(3, 1, 2)].map(textSequence)
       for (const way of ways) {
         const { loss, differences, gradients } = await whole[way]({ sequences: same, pairs: pair() }, tensors)
         expect(loss).toBeCloseTo(Math.log(2), 6)
@@ -171,7 +172,7 @@ describe('the training graphs', () => {
     })
 
     it('score one of norm zero as 0, with a finite gradient', async () => {
-      const empty = [new Int32Array(0), Int32Array.of(3, 1, 2)]
+      const empty = [new Int32Array(0), Int32Array.of(3, 1, 2)].map(textSequence)
       for (const way of ways) {
         const { loss, differences, gradients } = await whole[way]({ sequences: empty, pairs: pair() }, tensors)
         const rows = await whole.embed(empty, tensors)

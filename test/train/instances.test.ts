@@ -1,17 +1,12 @@
 import { describe, expect, it } from 'vitest'
-import { buildHierarchy, type TextItem } from '../../src/hierarchy/index.ts'
+import { type EncodedInput, type TokenSequence, textSequence } from '../../src/encoder/index.ts'
+import { buildHierarchy, renderNode, type TextItem } from '../../src/hierarchy/index.ts'
 import { preferencePairs } from '../../src/preferences/index.ts'
-import {
-  assembleBatch,
-  benchmarkWeight,
-  type Instance,
-  prepareInstance,
-  type Tokenise,
-} from '../../src/train/data/instances.ts'
+import { assembleBatch, benchmarkWeight, type Instance, prepareInstance } from '../../src/train/data/instances.ts'
 import { pairLoss } from '../../src/train/loss/pairwise.ts'
 
 /** One token a word, at most `limit` of them. */
-const words = (limit: number): Tokenise => {
+const words = (limit: number): ((text: string) => EncodedInput) => {
   const vocabulary = new Map<string, number>()
   return (text) => {
     const all = text.split(/\s+/).filter((word) => word !== '')
@@ -19,7 +14,7 @@ const words = (limit: number): Tokenise => {
       if (!vocabulary.has(word)) vocabulary.set(word, vocabulary.size + 1)
       return vocabulary.get(word)!
     })
-    return { ids: Int32Array.from(ids), truncated: all.length > limit }
+    return { sequence: textSequence(Int32Array.from(ids)), truncated: all.length > limit }
   }
 }
 
@@ -33,29 +28,19 @@ function instance(
   const extents = sentences.map((_, i): [number, number] => [startOf(i), startOf(i + 1)])
   const text: TextItem = { id: item, modality: 'text', title: 'Title', text: sentences.join(''), sentences: extents }
   const hierarchy = buildHierarchy(text, options.branching ?? 2)
+  const encode = words(options.limit ?? 100)
   const index = new Map(hierarchy.nodes.map((node, i) => [node, i]))
   return prepareInstance(
     {
-      hierarchy,
-      preferences: {
-        question: `q-${item}`,
-        item,
-        nodes: hierarchy.nodes.map(({ from, to }): [number, number] => [from, to]),
-        pairs: preferencePairs(hierarchy.root, (leaf) => gold.includes(leaf)).map(
-          ({ preferred, other, kind }): [number, number, typeof kind] => [
-            index.get(preferred)!,
-            index.get(other)!,
-            kind,
-          ],
-        ),
-      },
+      question: `q-${item}`,
+      item,
+      nodes: hierarchy.nodes.map(({ from, to }): [number, number] => [from, to]),
+      pairs: preferencePairs(hierarchy.root, (leaf) => gold.includes(leaf)).map(
+        ({ preferred, other, kind }): [number, number, typeof kind] => [index.get(preferred)!, index.get(other)!, kind],
+      ),
     },
-    {
-      tokenise: words(options.limit ?? 100),
-      rendering: { title: options.title ?? true },
-      question: 0,
-      benchmark: options.benchmark ?? 0,
-    },
+    hierarchy.nodes.map((node) => encode(renderNode(hierarchy, node, { title: options.title ?? true }))),
+    { question: 0, benchmark: options.benchmark ?? 0 },
   )
 }
 
@@ -65,7 +50,7 @@ const settings = {
   weighting: 'decision-node',
   benchmarkWeights: {},
 } as const
-const tokens = (sequences: Int32Array[]): number => sequences.reduce((sum, { length }) => sum + length, 0)
+const tokens = (sequences: TokenSequence[]): number => sequences.reduce((sum, { ids }) => sum + ids.length, 0)
 
 describe('an instance', () => {
   it('groups pairs by decision node, sibling separations with their parent', () => {
@@ -113,7 +98,7 @@ describe('a batch', () => {
       (sum, { sequences, pairs }) =>
         sum +
         pairs.reduce((part, { preferred, other, weight }) => {
-          const score = (i: number): number => Math.sin(sequences[i]!.reduce((a, id) => 3 * a + id, 0))
+          const score = (i: number): number => Math.sin(sequences[i]!.ids.reduce((a, id) => 3 * a + id, 0))
           return part + weight * pairLoss(score(preferred) - score(other), { loss: 'logistic', tau: 1, margin: 0 })
         }, 0),
       0,

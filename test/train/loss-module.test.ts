@@ -2,6 +2,7 @@ import { copyFileSync, cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync,
 import { tmpdir } from 'node:os'
 import { join, resolve } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest'
+import { type TokenSequence, textSequence } from '../../src/encoder/index.ts'
 import { assembleBatch, type Instance } from '../../src/train/data/instances.ts'
 import { checkLossModule } from '../../src/train/loss/check.ts'
 import { createModuleMean, lossInstance } from '../../src/train/loss/instances.ts'
@@ -278,7 +279,7 @@ const instance: Instance = {
   places: [0, 1, 2, 3, 2],
   question: 0,
   benchmark: 0,
-  sequences: [0, 1, 2, 3].map((id) => Int32Array.of(id)),
+  sequences: [0, 1, 2, 3].map((id) => textSequence(Int32Array.of(id))),
   decisions: [
     {
       learnable: [
@@ -329,7 +330,7 @@ describe('the gradient of a loss module', () => {
     return {
       slopes,
       embed: async () => Float32Array.from(embeddings),
-      async pullBack(_: Int32Array[], slope: Float32Array) {
+      async pullBack(_: TokenSequence[], slope: Float32Array) {
         slopes.push([...slope])
         return new Map([['w', Float32Array.of(1)]])
       },

@@ -1,4 +1,5 @@
 import { expect, it, vi } from 'vitest'
+import { textSequence } from '../../src/encoder/index.ts'
 import { openEngine } from '../../src/train/engine/engine.ts'
 import { DIMENSION, normal, rowsOf, toyEncoder, toyTensors, unitRows } from './toy-encoder.ts'
 
@@ -30,7 +31,7 @@ it('gives back what its sessions hold when memory runs out, and goes on to the s
   const queries = rowsOf(unitRows(normal('questions', DIMENSION), DIMENSION), DIMENSION)
   const loss = { loss: 'logistic', tau: 0.3, margin: 0.1 } as const
   const engine = await openEngine({ encoder: toyEncoder(), queries, loss, tokenBudget: 1000, threads: 1 })
-  const sequences = [Int32Array.of(1, 2), Int32Array.of(3)]
+  const sequences = [Int32Array.of(1, 2), Int32Array.of(3)].map(textSequence)
   const batch = { sequences, pairs: [{ preferred: 0, other: 1, question: 0, weight: 1 }] }
   try {
     const expected = await engine.onePass(batch, toyTensors())

@@ -8,6 +8,7 @@ import {
   linearModules,
   readEncoder,
   selectTargets,
+  textSequence,
 } from '../../src/encoder/index.ts'
 import { openSession, type Placement } from '../../src/onnx/index.ts'
 import { createRandom } from '../../src/support/random.ts'
@@ -31,7 +32,7 @@ const tensors = initialLora(targets, 'precision')
 for (const [name, data] of tensors) if (name.includes('lora_B')) data.set(normal(name, data.length).map((x) => x / 20))
 
 const sequences = Array.from({ length: 10 }, () =>
-  Int32Array.from({ length: 4 + random.int(12) }, () => 1 + random.int(60)),
+  textSequence(Int32Array.from({ length: 4 + random.int(12) }, () => 1 + random.int(60))),
 )
 const pairs = Array.from({ length: 20 }, () => {
   const preferred = random.int(sequences.length)
@@ -117,7 +118,7 @@ describe('training an imported graph in half precision', () => {
       const imported = await readEncoder(join(import.meta.dirname, '../fixtures/onnx', name))
       const modules = chosenModules(await encoderModules(imported), null)
       const lora = modules.map(({ module, inputs, outputs }) => ({ module, inputs, outputs, rank: 4, alpha: 8 }))
-      const graphs = await loraEncoder(imported, lora, 0, 'beside')
+      const graphs = await loraEncoder(imported, lora, 0, { update: 'beside' })
       const matrices: Tensors = new Map(
         [...graphs.trainable].map(([key, shape]) => [key, normal(key, shape[0]! * shape[1]!).map((x) => x / 20)]),
       )
@@ -140,6 +141,31 @@ describe('training an imported graph in half precision', () => {
       await (await openSession(pullBack.graph, { externalFolder: graphs.externalFolder! })).release()
     },
   )
+})
+
+describe('training Qwen3-VL in half precision', () => {
+  it.each([
+    ['bf16', 0.1],
+    ['fp16', 0.02],
+  ] as const)('%s gives the gradients of float32 to its own rounding', async (precision, most) => {
+    const qwen = await readEncoder(join(import.meta.dirname, '../fixtures/qwen3-vl'))
+    const modules = selectTargets(linearModules(qwen), defaultTargets(qwen))
+    const lora = modules.map((module) => ({ ...module, rank: 4, alpha: 8 }))
+    const graphs = await loraEncoder(qwen, lora, 0, { update: 'beside' })
+    const matrices = initialLora(lora, 'qwen')
+    for (const [name, data] of matrices)
+      if (name.includes('lora_B')) data.set(normal(name, data.length).map((x) => x / 20))
+    const slope = normal('qwen slope', sequences.length * graphs.dimension)
+    const gradientsIn = async (chosen: 'fp32' | typeof precision) => {
+      const engine = await engineOf({ encoder: graphs, loss: undefined, precision: chosen })
+      return engine.pullBack(sequences, slope, matrices)
+    }
+    expect(difference(await gradientsIn(precision), await gradientsIn('fp32'))).toBeLessThan(most)
+    if (precision === 'bf16') return
+    const { pullBack } = trainingGraphs(graphs.graph, [...matrices.keys()], undefined, graphs.unitLength, { precision })
+    // ONNX Runtime checks every type when it loads a graph
+    await (await openSession(pullBack.graph, { externalFolder: graphs.externalFolder! })).release()
+  })
 })
 
 describe('training on another device', () => {

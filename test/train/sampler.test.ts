@@ -97,6 +97,36 @@ describe('packing', () => {
     )
   })
 
+  it('keeps to costs that are more than sizes say, and asks for few of them', () => {
+    fc.assert(
+      fc.property(
+        fc.array(fc.integer({ min: 1, max: 150 }), { maxLength: 60 }),
+        fc.double({ min: 0.9, max: 1.5, noNaN: true }),
+        fc.constantFrom(100, 1000, 1e5),
+        (sizes, factor, wanted) => {
+          const cost = (units: number[]): number => 5 + factor * units.reduce((sum, u) => sum + sizes[u]!, 0)
+          const groups = packUnits(sizes, cost, wanted + 50, wanted)
+          expect(groups.flatMap(({ units }) => units).toSorted((a, b) => a - b)).toEqual(sizes.map((_, i) => i))
+          for (const { units, oversize } of groups) {
+            if (units.length > 1) expect(cost(units)).toBeLessThanOrEqual(wanted)
+            expect(oversize).toBe(cost(units) > wanted + 50)
+          }
+        },
+      ),
+    )
+    let asked = 0
+    const sizes = Array.from({ length: 200 }, (_, i) => 10 + i)
+    const cost = (units: number[]): number => {
+      asked += units.length
+      return 1.05 * units.reduce((sum, u) => sum + sizes[u]!, 0)
+    }
+    expect(packUnits(sizes, cost, 25_000)).toHaveLength(1)
+    expect(asked).toBe(2 * sizes.length)
+    asked = 0
+    expect(packUnits(sizes, cost, 10_000)).toHaveLength(3)
+    expect(asked).toBeLessThan(20 * sizes.length)
+  })
+
   it('makes groups of the size that is wanted, of larger units too as long as they are within the budget', () => {
     const sizes = [90, 30, 20, 20, 120, 10]
     const groups = packUnits(sizes, (units) => units.reduce((sum, u) => sum + sizes[u]!, 0), 100, 50)

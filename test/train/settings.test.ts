@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { InputError } from '../../src/support/errors.ts'
-import { resolveSettings } from '../../src/train/settings.ts'
+import { resolveSettings, statedSettings } from '../../src/train/settings.ts'
 
 let folder: string
 beforeAll(async () => {
@@ -46,6 +46,29 @@ describe('settings', () => {
     expect(await resolveSettings(steps, { epochs: 2 })).toMatchObject({ steps: null, epochs: 2 })
   })
 
+  it('take the instruction of one side from a flag and that of the other from the file', async () => {
+    const both = await file('instructions.yaml', 'instructions: {query: Ask., node: Show.}\ndimensions: 64\n')
+    const settings = await resolveSettings(both, { instructions: { node: 'Tell.' } })
+    expect(settings.instructions).toEqual({ query: 'Ask.', node: 'Tell.' })
+    expect(statedSettings(settings)).toEqual({ instructions: { query: 'Ask.', node: 'Tell.' }, dimensions: 64 })
+    expect(statedSettings(await resolveSettings(undefined))).toEqual({ instructions: {} })
+  })
+
+  it('of Qwen3-VL-Embedding-2B are those of its makers where these say any', async () => {
+    const settings = await resolveSettings(join(import.meta.dirname, '../../configs/qwen3-vl-2b.yaml'))
+    expect(settings).toMatchObject({
+      ...{ rank: 32, alpha: 32, dimensions: null, sharePrefixes: true },
+      targets: ['q_proj', 'k_proj', 'v_proj', 'gate_proj', 'up_proj', 'down_proj'],
+      instructions: { query: "Represent the user's input.", node: "Represent the user's input." },
+    })
+  })
+
+  it('of Qwen3-Embedding give no instructions, which that encoder does not take', async () => {
+    const settings = await resolveSettings(join(import.meta.dirname, '../../configs/qwen3-embedding.yaml'))
+    expect(settings).toMatchObject({ rank: 32, alpha: 32, tokenBudget: 'auto', learningRate: 5e-5 })
+    expect(statedSettings(settings)).toEqual({ instructions: {} })
+  })
+
   it('that are wrong are named, with their file', async () => {
     const wrong = async (name: string, content: string): Promise<string> => {
       const path = await file(name, content)
@@ -54,7 +77,10 @@ describe('settings', () => {
       expect((error as InputError).file).toBe(path)
       return (error as InputError).message
     }
-    expect(await wrong('u.yaml', 'learning_rate: 1\n')).toMatch(/no setting is called "learning_rate"/)
+    expect(await wrong('u.yaml', 'learning_rate: 1\nrang: 2\n')).toMatch(
+      /no setting is called "learning_rate" \(did you mean "learningRate"\?\), "rang"\./,
+    )
+    expect(await wrong('s.yaml', 'kindWeights: {goldChild: 1}\n')).toMatch(/did you mean "kindWeights\.gold-child"/)
     expect(await wrong('k.yaml', 'kindWeights: {golden: 1}\n')).toMatch(/"kindWeights\.golden"/)
     const none = '{fully-gold: 0, gold-child: 0, non-gold-child: 0, sibling-separation: 0}'
     expect(await wrong('n.yaml', `kindWeights: ${none}\n`)).toMatch(/"kindWeights": one of them is above 0/)

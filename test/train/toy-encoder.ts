@@ -1,3 +1,4 @@
+import type { TokenSequence } from '../../src/encoder/index.ts'
 import { GraphBuilder } from '../../src/onnx/index.ts'
 import { createRandom } from '../../src/support/random.ts'
 import { packUnits } from '../../src/train/data/sampler.ts'
@@ -31,7 +32,7 @@ export function toyEncoder(): TrainableEncoder {
     ]),
     feeds(sequences) {
       const data = new Float32Array(sequences.length * VOCABULARY)
-      sequences.forEach((ids, row) => {
+      sequences.forEach(({ ids }, row) => {
         for (const id of ids) data[row * VOCABULARY + id]! += 1
       })
       return { bags: { dtype: 'float32', shape: [sequences.length, VOCABULARY], data } }
@@ -39,14 +40,14 @@ export function toyEncoder(): TrainableEncoder {
     tokens,
     batches: (sequences, budget) =>
       packUnits(
-        sequences.map(({ length }) => length),
+        sequences.map(({ ids }) => ids.length),
         (group) => tokens(group.map((i) => sequences[i]!)),
         budget,
       ).map(({ units }) => units),
   }
 }
 
-const tokens = (sequences: Int32Array[]): number => sequences.reduce((sum, { length }) => sum + length, 0)
+const tokens = (sequences: TokenSequence[]): number => sequences.reduce((sum, { ids }) => sum + ids.length, 0)
 
 export function toyTensors(seed = 'lora'): Tensors {
   return new Map([

@@ -20,7 +20,7 @@ import {
   UNIT_NAMES,
 } from '../../hierarchy/index.ts'
 import { InputError } from '../../support/errors.ts'
-import { exists, fileError, resolveInside } from '../../support/files.ts'
+import { exists, fileError } from '../../support/files.ts'
 import {
   type CountTokens,
   type CuttableItem,
@@ -45,6 +45,7 @@ import {
   runImport,
   uniqueSpans,
 } from './common.ts'
+import { lookForMedia, type MissingMedia, mediaFile } from './media-files.ts'
 
 export interface JsonlOptions extends ImportOptions {
   /** What the offsets of `spans` and `sentences` count. Default `utf16`. */
@@ -60,6 +61,8 @@ export interface JsonlOptions extends ImportOptions {
 export interface JsonlSummary extends ImportSummary {
   /** There when an item was cut, or was to be: with `maxItemTokens`, or where items bring `chunks`. */
   cut?: CutSummary
+  /** There when an item names a picture or video that is not in the dataset folder. */
+  missingMedia?: MissingMedia
 }
 
 export interface CutSummary {
@@ -101,11 +104,17 @@ export async function importJsonl(options: JsonlOptions): Promise<JsonlSummary> 
     parents,
     ...(maxItemTokens !== undefined && { limit: { maxItemTokens, countTokens: countTokens! } }),
     summary: { items: 0, parts: 0, ...(maxItemTokens !== undefined && { maxItemTokens }), tooLong: 0, places: [] },
+    missing: { items: 0, paths: [] },
   }
   try {
     const summary = await importFiles(options, cutting)
     const used = maxItemTokens !== undefined || cutting.summary.items > 0
-    return used ? { ...summary, cut: cutting.summary } : summary
+    const { missing } = cutting
+    return {
+      ...summary,
+      ...(used && { cut: cutting.summary }),
+      ...(missing.items > 0 && { missingMedia: missing }),
+    }
   } finally {
     await parents.close()
   }
@@ -115,6 +124,7 @@ interface Cutting {
   parents: ParentStore
   limit?: { maxItemTokens: number; countTokens: CountTokens }
   summary: CutSummary
+  missing: MissingMedia
 }
 
 async function importFiles(options: JsonlOptions, cutting: Cutting): Promise<ImportSummary> {
@@ -125,7 +135,8 @@ async function importFiles(options: JsonlOptions, cutting: Cutting): Promise<Imp
     // questions need the text of their items, wherever those stand: items first
     for (const file of files) {
       for await (const { value, line } of readRecords(file, job.reading)) {
-        if (!isQuestion(value)) await job.record(() => addItem(value, { file, line }, unit, job, cutting))
+        if (!isQuestion(value))
+          await job.record(() => addItem(value, { file, line }, unit, job, cutting, options.output))
       }
     }
     const reading = { ...job.reading, ...(job.reading.onError && { onError: () => {} }) }
@@ -205,13 +216,13 @@ async function addItem(
   unit: OffsetUnit,
   job: ImportJob,
   cutting: Cutting,
+  output: string,
 ): Promise<void> {
   const { [CHUNKS]: chunks, ...fields } = known(value, itemLineKeys, place, job)
   if (fields.modality === undefined && typeof fields.text === 'string') fields.modality = 'text'
   const item = parseItem(fields, place)
   await at(place, async () => {
-    if (item.modality === 'image') resolveInside('.', item.image)
-    if (item.modality === 'video' && item.video !== undefined) resolveInside('.', item.video)
+    mediaFile(item, output)
     // a video that has no segments, or a year of them
     if (item.modality === 'video') buildHierarchy(item)
     const whole = item.modality === 'text' ? withSentences(item, unit) : item
@@ -220,6 +231,7 @@ async function addItem(
     if (parts.length === 0) {
       if (parents.has(item.id)) throw new InputError(`the item "${item.id}" was cut with another content before`, place)
       await job.addItem(whole, place)
+      await lookForMedia(whole, output, cutting.missing)
       return
     }
     if (job.writer.has(item.id)) {

@@ -1,8 +1,10 @@
 import { type Graph, openSession } from '../../onnx/index.ts'
 import { InputError } from '../../support/errors.ts'
-import type { EncoderProfile } from '../checkpoint.ts'
-import type { LoraOptions, LoraTarget } from '../lora.ts'
-import { type PackedBatch, packedFeeds, packSequences, padSequences } from '../pack.ts'
+import { languageConfig } from '../folder/language-config.ts'
+import type { EncoderProfile } from '../folder/profile.ts'
+import { type TokenSequence, textSequence } from '../input/sequence.ts'
+import type { LoraOptions, LoraTarget } from '../lora/lora.ts'
+import { type PackedBatch, packedFeeds, packSequences, padSequences } from '../rows/pack.ts'
 import { importedForward } from './forward.ts'
 import { openOriginal } from './original.ts'
 import { arithmeticOf, type ImportedModel, readImported } from './read.ts'
@@ -110,18 +112,21 @@ const HALF_BOUND = 0.02
 const ROUNDING_BOUND = 1
 
 /** A few texts of made-up tokens, one of them long enough for windows and for buckets of distances. */
-function sampleTexts(profile: EncoderProfile, padId: number): Int32Array[] {
-  const vocabulary = typeof profile.config.vocab_size === 'number' ? profile.config.vocab_size : 100
+function sampleTexts(profile: EncoderProfile, padId: number): TokenSequence[] {
+  const { vocab_size } = languageConfig(profile.config)
+  const vocabulary = typeof vocab_size === 'number' ? vocab_size : 100
   return [70, 9, 4, 6, 2].map((length, text) =>
-    Int32Array.from({ length: Math.min(length, profile.maxLength) }, (_, i) => {
-      const id = (31 * (text + 1) + 7 * i * i + 11) % vocabulary
-      return id === padId ? (id + 1) % vocabulary : id
-    }),
+    textSequence(
+      Int32Array.from({ length: Math.min(length, profile.maxLength) }, (_, i) => {
+        const id = (31 * (text + 1) + 7 * i * i + 11) % vocabulary
+        return id === padId ? (id + 1) % vocabulary : id
+      }),
+    ),
   )
 }
 
 /** What the file's graph gives for each text alone, float32 [texts, dimension]. */
-async function ownEmbeddings(profile: EncoderProfile, texts: Int32Array[], padId: number): Promise<Float32Array> {
+async function ownEmbeddings(profile: EncoderProfile, texts: TokenSequence[], padId: number): Promise<Float32Array> {
   const original = await openOriginal(profile, padId, { threads: 1 })
   try {
     const embeddings = []
@@ -137,13 +142,13 @@ async function packedFault(
   graph: Graph,
   model: ImportedModel,
   profile: EncoderProfile,
-  texts: Int32Array[],
+  texts: TokenSequence[],
   padId: number,
   expected: { embeddings: Float32Array; most: number },
 ): Promise<string | undefined> {
-  const total = texts.reduce((sum, { length }) => sum + length, 0)
+  const total = texts.reduce((sum, { ids }) => sum + ids.length, 0)
   const together = packSequences(texts, Math.min(total + 3, profile.maxLength), { padId })
-  const alone = texts.map((text) => packSequences([text], text.length, { padId }))
+  const alone = texts.map((text) => packSequences([text], text.ids.length, { padId }))
   let embeddings: Float32Array[]
   try {
     embeddings = await embedBatches(graph, model.folder, profile, [together, ...alone])

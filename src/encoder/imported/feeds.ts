@@ -1,6 +1,7 @@
 import type { Tensor, ValueType } from '../../onnx/index.ts'
 import { float16ToFloat32 } from '../../onnx/index.ts'
 import { InputError } from '../../support/errors.ts'
+import type { TokenSequence } from '../input/sequence.ts'
 
 /** What an encoder's graph may ask for. */
 const TOKEN_INPUTS = ['input_ids', 'attention_mask', 'token_type_ids', 'position_ids'] as const
@@ -47,11 +48,11 @@ export function encoderOutput(inputs: Iterable<string>, outputs: readonly string
  */
 export function paddedFeeds(
   inputs: ReadonlyMap<string, ValueType>,
-  sequences: readonly Int32Array[],
+  sequences: readonly TokenSequence[],
   padId: number,
 ): Record<string, Tensor> {
   const rows = sequences.length
-  const length = sequences.reduce((longest, s) => Math.max(longest, s.length), 1)
+  const length = sequences.reduce((longest, { ids }) => Math.max(longest, ids.length), 1)
   const shape = [rows, length]
   const fill: Record<string, (ids: Int32Array, i: number) => number> = {
     input_ids: (ids, i) => ids[i] ?? padId,
@@ -67,7 +68,7 @@ export function paddedFeeds(
       continue
     }
     const data = new Int32Array(rows * length)
-    sequences.forEach((ids, row) => {
+    sequences.forEach(({ ids }, row) => {
       for (let i = 0; i < length; i++) data[row * length + i] = value(ids, i)
     })
     feeds[name] =

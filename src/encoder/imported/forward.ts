@@ -1,14 +1,12 @@
 import { type Dim, type Graph, GraphBuilder, intAttribute, type Node, sameShape, simplify } from '../../onnx/index.ts'
 import { InputError } from '../../support/errors.ts'
-import type { EncoderProfile } from '../checkpoint.ts'
-import { type LoraOptions, type LoraTarget, loraA, loraB } from '../lora.ts'
-import { pooledEmbeddings } from '../pooling.ts'
+import type { EncoderProfile } from '../folder/profile.ts'
+import { type LoraOptions, type LoraTarget, loraA, loraB } from '../lora/lora.ts'
+import { maskBias } from '../mask.ts'
+import { pooledEmbeddings } from '../rows/pooling.ts'
 import type { ImportedModule, WeightUse } from './modules.ts'
 import { type ImportedModel, LENGTH, ROWS } from './read.ts'
 import type { RowRewrite } from './rows.ts'
-
-/** What is added to the scores of tokens that may not look at each other, as in the graphs of checkpoints. */
-const MASKED = -10000
 
 /** Linear maps with the same product, each with its low-rank update. */
 type Updates = { use: WeightUse; maps: { module: ImportedModule; target: LoraTarget }[] }
@@ -56,7 +54,7 @@ export function importedForward(
   const masked = (mask: string, kind: 'added' | 'visible' | 'hidden'): string => {
     if (kind === 'visible') return g.one('And', [mask, may()])
     if (kind === 'hidden') return g.one('Or', [mask, g.one('Not', [may()])])
-    return g.where(may(), mask, g.scalar(MASKED))
+    return maskBias(g, may(), mask)
   }
 
   const updates = updatesByProduct(model.modules, lora)

@@ -1,5 +1,5 @@
 import { type Dim, floatAttribute, type Graph, intAttribute, intsAttribute, type Node } from '../../onnx/index.ts'
-import type { LinearModule } from '../lora.ts'
+import type { LinearModule } from '../lora/lora.ts'
 import { attentionNames, inLayers, moduleName, type NameClues, wrapperOf } from './names.ts'
 
 /** How a weight is stored. */

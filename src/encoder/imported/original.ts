@@ -1,6 +1,7 @@
 import { modelContents, openSession, type SessionOptions, type Tensor } from '../../onnx/index.ts'
-import type { EncoderProfile } from '../checkpoint.ts'
-import { poolRows } from '../pooling.ts'
+import type { EncoderProfile } from '../folder/profile.ts'
+import type { TokenSequence } from '../input/sequence.ts'
+import { poolRows } from '../rows/pooling.ts'
 import { asFloat32, encoderOutput, paddedFeeds } from './feeds.ts'
 
 /** An ONNX folder's graph as its file has it, run by ONNX Runtime. */
@@ -11,7 +12,7 @@ export interface OriginalGraph {
    */
   mixesTexts: boolean
   /** Embeddings of texts, one to a padded row, float32 [sequences, dimension]. */
-  embed(sequences: readonly Int32Array[]): Promise<Float32Array>
+  embed(sequences: readonly TokenSequence[]): Promise<Float32Array>
   close(): Promise<void>
 }
 
@@ -23,7 +24,7 @@ export interface OriginalGraph {
 export async function openOriginal(
   profile: EncoderProfile,
   padId: number,
-  options: Pick<SessionOptions, 'threads' | 'device'> = {},
+  options: Pick<SessionOptions, 'threads' | 'device' | 'optimization'> = {},
 ): Promise<OriginalGraph> {
   const { operators } = await modelContents(profile.weights)
   const session = await openSession(profile.weights, options)
@@ -40,7 +41,7 @@ export async function openOriginal(
     async embed(sequences) {
       const results = await session.run(paddedFeeds(session.inputs, sequences, padId))
       const vectors = asFloat32(results[output.name] as Tensor)
-      return poolRows(vectors, sequences, output.pooled ? undefined : profile.pooling, profile.normalize)
+      return poolRows(vectors, sequences, output.pooled ? undefined : profile.pooling, profile)
     },
     close: () => session.release(),
   }

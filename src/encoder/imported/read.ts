@@ -14,7 +14,7 @@ import {
 } from '../../onnx/index.ts'
 import { InputError } from '../../support/errors.ts'
 import { fileError } from '../../support/files.ts'
-import type { EncoderProfile } from '../checkpoint.ts'
+import type { EncoderProfile } from '../folder/profile.ts'
 import { type EncoderOutput, encoderOutput } from './feeds.ts'
 import { type ImportedModule, linearMaps } from './modules.ts'
 import { withOwnNames } from './own-names.ts'

@@ -79,8 +79,8 @@ export function evaluateStep(workspace: Workspace, options: EvaluateStepOptions)
         ...(cache && { cache: placesOf(root).cache }),
       })
       try {
-        const { tokenizer } = node
-        const special = tokenizer.count('')
+        const { reader } = node
+        const special = reader.count('')
         const { looks } = await evaluate({
           datasets: sources.map(({ folder }) => folder),
           split,
@@ -92,7 +92,7 @@ export function evaluateStep(workspace: Workspace, options: EvaluateStepOptions)
             frozen: pair.query.id,
             fineTuned: run === undefined ? pair.encoder.id : `${pair.encoder.id}, ${run.id}`,
           },
-          countTokens: (text) => tokenizer.count(text) - special,
+          countTokens: (text) => reader.count(text) - special,
           tokenizer: pair.encoder.id,
           title: settings.title ?? trained.title,
           tableFormat: settings.tableFormat ?? trained.tableFormat,
@@ -102,6 +102,7 @@ export function evaluateStep(workspace: Workspace, options: EvaluateStepOptions)
           retrieved: settings.retrieved,
           trainingData: adapter === undefined ? undefined : await readTrainingData(adapter),
           allowOverlap: settings.allowOverlap,
+          onError: settings.onError,
           output,
           ...(part === 'dev' && { looksFile: placesOf(root).looks }),
           onProgress,

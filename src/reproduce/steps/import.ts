@@ -1,6 +1,6 @@
 import { basename } from 'node:path'
 import { type Fetched, type FetchOptions, fetchBenchmark, IMPORTERS, type ImportSummary } from '../../data/index.ts'
-import { loadTokenizer } from '../../encoder/index.ts'
+import { nodeTokenCounter } from '../../encoder/index.ts'
 import { SEGMENTER_VERSION } from '../../hierarchy/index.ts'
 import { atomicFolder, exists } from '../../support/files.ts'
 import type { Benchmark } from '../config.ts'
@@ -93,6 +93,6 @@ function fetchFiles(
 
 async function counting(workspace: Workspace, maxItemTokens: number) {
   const { encoder } = await readPair(workspace)
-  const tokenizer = await loadTokenizer(encoder)
-  return { maxItemTokens, countTokens: (text: string) => tokenizer.count(encoder.prompts.node + text) }
+  const { countTokens } = await nodeTokenCounter(encoder)
+  return { maxItemTokens, countTokens }
 }

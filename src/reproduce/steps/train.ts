@@ -14,7 +14,15 @@ import {
 } from '../../train/index.ts'
 import { flatInputs, type Inputs } from '../stamps.ts'
 import type { Step } from '../step.ts'
-import { encoderInputs, hashOfSplit, readPair, type Source, versionInputs, type Workspace } from '../workspace.ts'
+import {
+  encoderInputs,
+  hashOfSplit,
+  placesOf,
+  readPair,
+  type Source,
+  versionInputs,
+  type Workspace,
+} from '../workspace.ts'
 
 export type TrainingResult = Omit<TrainResult, 'adapter'>
 
@@ -66,13 +74,14 @@ export function trainStep(workspace: Workspace, options: TrainStepOptions): Step
         warn('The run began on another machine, or with other versions or threads; it begins again.')
         await rm(folder, { recursive: true, force: true })
       }
-      const pair = await readPair(workspace)
+      const pair = await readPair(workspace, undefined, settings)
       const { adapter: _, ...result } = await train({
         encoder: pair.encoder,
         queryEncoder: pair.query,
         datasets: sources.map((source) => source.folder),
         preferences: preferences.map(({ output }) => output),
         output: folder,
+        cache: placesOf(workspace.root).cache,
         settings,
         resume: true,
         command: ['canopy', ...process.argv.slice(2)],

@@ -33,14 +33,15 @@ export async function* heldOut(
   const text = await readFile(file, 'utf8').catch((error: unknown) => {
     throw new InputError('There is no such file, so the folder is no run.', { file }, error)
   })
-  const config = JSON.parse(text) as RunConfig
-  const wanted = config.data.map(() => new Map<string, Set<string>>())
+  const { data: parts } = JSON.parse(text) as Partial<RunConfig>
+  if (!Array.isArray(parts)) throw new InputError('There is no "data" in it, so the folder is no run.', { file })
+  const wanted = parts.map(() => new Map<string, Set<string>>())
   for await (const { value } of readJsonLines(runPaths(folder).heldOut)) {
     const { data, question, item } = value as Line
     const items = wanted[data]?.get(question) ?? new Set()
     wanted[data]?.set(question, items.add(item))
   }
-  for (const [i, { folder: dataset, split }] of config.data.entries()) {
+  for (const [i, { folder: dataset, split }] of parts.entries()) {
     if (wanted[i]?.size === 0) continue
     const opened = await openDataset(dataset)
     try {
@@ -59,6 +60,8 @@ export interface HeldOutInstance {
   benchmark: string
   question: string
   hierarchy: Hierarchy
+  /** The dataset's, in which pictures and videos lie. */
+  folder: string
   /** Whether each leaf is gold. */
   gold: boolean[]
 }
@@ -82,7 +85,7 @@ export async function heldOutInstances(
       datasets.set(path, dataset)
       const hierarchy = buildHierarchy(await dataset.item(entry.item), branching)
       const { gold } = goldLeaves(hierarchy, entry)
-      instances.push({ benchmark: question.benchmark, question: question.question, hierarchy, gold })
+      instances.push({ benchmark: question.benchmark, question: question.question, hierarchy, folder: path, gold })
     }
     return instances
   } finally {

@@ -1,12 +1,13 @@
+import { type EncodedInput, type EncoderInput, sequenceKey, type TokenSequence } from '../../encoder/index.ts'
 import type { RenderOptions } from '../../hierarchy/index.ts'
 import type { PairKind, PreferenceInstance } from '../../preferences/index.ts'
 import type { MicroBatch } from '../engine/engine.ts'
 import { pairWeights, type WeightedPair } from '../loss/pairwise.ts'
 import { packUnits } from './sampler.ts'
-import { type RawInstance, renderInstance, type TrainingSet } from './training-set.ts'
+import { instanceInputs, type TrainingSet } from './training-set.ts'
 
-/** What turns a node's string into the encoder's tokens, prompt included. */
-export type Tokenise = (text: string) => { ids: Int32Array; truncated: boolean }
+/** What turns nodes into the encoder's tokens, prompt or template included. */
+export type EncodeNodes = (inputs: readonly EncoderInput[]) => Promise<EncodedInput[]>
 
 /** A pair of an instance, by the places of its nodes among the instance's distinct sequences. */
 export interface InstancePair {
@@ -33,7 +34,7 @@ export interface Instance {
   question: number
   benchmark: number
   /** The distinct token sequences of its nodes. */
-  sequences: Int32Array[]
+  sequences: TokenSequence[]
   decisions: DecisionPairs[]
   /** Nodes, and how many of them were cut at the encoder's maximum length. */
   nodes: number
@@ -44,30 +45,28 @@ export interface Instance {
 export async function readInstance(
   set: TrainingSet,
   number: number,
-  tokenise: Tokenise,
+  encode: EncodeNodes,
   rendering: RenderOptions,
 ): Promise<Instance> {
-  return prepareInstance(await set.read(number), {
-    tokenise,
-    rendering,
+  const raw = await set.read(number)
+  return prepareInstance(raw.preferences, await encode(instanceInputs(raw, rendering)), {
     question: set.index.question[number]!,
     benchmark: set.index.benchmark[number]!,
   })
 }
 
-/** Tokenises an instance's nodes; nodes of equal token sequences become one. */
+/**
+ * An instance whose nodes are tokenised; nodes of equal token sequences become one.
+ *
+ * @param encoded the preferences' `nodes`
+ */
 export function prepareInstance(
-  raw: RawInstance,
-  options: { tokenise: Tokenise; rendering: RenderOptions; question: number; benchmark: number },
+  preferences: PreferenceInstance,
+  encoded: readonly EncodedInput[],
+  options: { question: number; benchmark: number },
 ): Instance {
-  const { preferences } = raw
   const distinct = createDistinct()
-  let truncated = 0
-  const place = renderInstance(raw, options.rendering).map((text) => {
-    const encoded = options.tokenise(text)
-    if (encoded.truncated) truncated++
-    return distinct.add(encoded.ids)
-  })
+  const place = encoded.map(({ sequence }) => distinct.add(sequence))
   const decisions = new Map<number, DecisionPairs>()
   for (const [number, [preferred, other, kind]] of preferences.pairs.entries()) {
     const decision = decisionOf(preferences.nodes, preferred, other, kind)
@@ -85,7 +84,7 @@ export function prepareInstance(
     sequences: distinct.sequences,
     decisions: [...decisions.values()],
     nodes: place.length,
-    truncated,
+    truncated: encoded.filter(({ truncated }) => truncated).length,
   }
 }
 
@@ -113,22 +112,25 @@ export function decisionOf(
 
 /** Token sequences, each once. */
 export function createDistinct() {
-  const sequences: Int32Array[] = []
+  const sequences: TokenSequence[] = []
   const places = new Map<string, number>()
   return {
     sequences,
     /** The place of a sequence equal to this one. */
-    add(ids: Int32Array): number {
-      const key = ids.join()
+    add(sequence: TokenSequence): number {
+      const key = textKey(sequence)
       let place = places.get(key)
       if (place === undefined) {
-        place = sequences.push(ids) - 1
+        place = sequences.push(sequence) - 1
         places.set(key, place)
       }
       return place
     },
   }
 }
+
+/** {@link sequenceKey} as a string, for maps. */
+export const textKey = (sequence: TokenSequence): string => Buffer.from(sequenceKey(sequence)).toString('latin1')
 
 export interface WeightingSettings {
   kindWeights: Record<PairKind, number>
@@ -158,6 +160,8 @@ export interface Batch {
   truncatedNodes: number
   /** Tokens of the distinct sequences, without padding. */
   tokens: number
+  /** Those of them that are computed, what sequences begin with alike counted once; absent where the encoder shares nothing. */
+  computedTokens?: number
 }
 
 /**
@@ -167,20 +171,23 @@ export interface Batch {
  * @param benchmarks names of the benchmarks
  * @param cost tokens that a run over these sequences computes, padding included
  * @param wanted tokens that micro-batches should have where more would be within the budget
+ * @param computed tokens that a run over these sequences computes without padding, for an encoder that shares what they begin
+ *   with; `oversize` ones do not run at once
  */
 export function assembleBatch(
   instances: Instance[],
   settings: WeightingSettings,
   benchmarks: string[],
-  cost: (sequences: Int32Array[]) => number,
+  cost: (sequences: TokenSequence[]) => number,
   budget: number,
   wanted = budget,
+  computed?: (sequences: TokenSequence[], oversize: boolean) => number,
 ): Batch {
   const { members } = shareOut(instances, settings, benchmarks)
   const units = sharedItems(members, (sequences) => cost(sequences) <= budget)
-  const sequencesOf = (unit: number): Int32Array[] => distinctSequences(units[unit]!)
+  const sequencesOf = (unit: number): TokenSequence[] => distinctSequences(units[unit]!)
   const packed = packUnits(
-    units.map((_, u) => sequencesOf(u).reduce((sum, { length }) => sum + length, 0)),
+    units.map((_, u) => computed?.(sequencesOf(u), false) ?? tokensOf(sequencesOf(u))),
     (chosen) => cost(chosen.flatMap(sequencesOf)),
     budget,
     Math.min(budget, wanted),
@@ -190,7 +197,7 @@ export function assembleBatch(
     const pairs: WeightedPair[] = []
     for (const { instance, pairs: own } of chosen.flatMap((u) => units[u]!)) {
       const { sequences, question } = instance
-      const place = sequences.map((ids) => distinct.add(ids))
+      const place = sequences.map((sequence) => distinct.add(sequence))
       for (const { preferred, other, weight } of own)
         pairs.push({ preferred: place[preferred]!, other: place[other]!, question, weight })
     }
@@ -205,8 +212,15 @@ export function assembleBatch(
     droppedPairs: sum(({ decisions }) => decisions.reduce((n, { equal }) => n + equal.length, 0)),
     nodes: sum(({ nodes }) => nodes),
     truncatedNodes: sum(({ truncated }) => truncated),
-    tokens: micro.reduce((n, { sequences }) => n + sequences.reduce((m, { length }) => m + length, 0), 0),
+    tokens: micro.reduce((n, { sequences }) => n + tokensOf(sequences), 0),
+    ...(computed !== undefined && {
+      computedTokens: micro.reduce((n, { sequences, oversize }) => n + computed(sequences, oversize), 0),
+    }),
   }
+}
+
+function tokensOf(sequences: readonly TokenSequence[]): number {
+  return sequences.reduce((sum, { ids }) => sum + ids.length, 0)
 }
 
 /** An instance with its learnable pairs, each with its share of the loss. */
@@ -247,7 +261,7 @@ export function shareOut(
 }
 
 /** Instances of one item as one unit, unless that is over the budget. */
-function sharedItems(members: WeightedInstance[], fits: (sequences: Int32Array[]) => boolean): WeightedInstance[][] {
+function sharedItems(members: WeightedInstance[], fits: (sequences: TokenSequence[]) => boolean): WeightedInstance[][] {
   const byItem = new Map<string, WeightedInstance[]>()
   for (const member of members) {
     const { item } = member.instance
@@ -258,9 +272,9 @@ function sharedItems(members: WeightedInstance[], fits: (sequences: Int32Array[]
   )
 }
 
-function distinctSequences(members: WeightedInstance[]): Int32Array[] {
+function distinctSequences(members: WeightedInstance[]): TokenSequence[] {
   if (members.length === 1) return members[0]!.instance.sequences
   const distinct = createDistinct()
-  for (const { instance } of members) for (const ids of instance.sequences) distinct.add(ids)
+  for (const { instance } of members) for (const sequence of instance.sequences) distinct.add(sequence)
   return distinct.sequences
 }

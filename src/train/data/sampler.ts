@@ -13,16 +13,20 @@ export interface SamplerIndex {
  * large for that stays in training. Both parts are in index order.
  *
  * A pure function of the index's order, the share and the seed.
+ *
+ * @param leftOut instances that are in neither part
  */
 export function splitValidation(
   index: SamplerIndex,
   share: number,
   seed: number,
+  leftOut: ReadonlySet<number> = new Set(),
 ): { train: Int32Array; validation: Int32Array } {
   const sizes = new Map<number, number>()
   const benchmarkOf = new Map<number, number>()
   const instances = new Map<number, number>()
   for (let i = 0; i < index.count; i++) {
+    if (leftOut.has(i)) continue
     const source = index.source[i]!
     sizes.set(source, (sizes.get(source) ?? 0) + 1)
     // A source that several benchmarks share belongs to the first one's draw.
@@ -45,7 +49,7 @@ export function splitValidation(
   }
   const train: number[] = []
   const validation: number[] = []
-  for (let i = 0; i < index.count; i++) (held.has(index.source[i]!) ? validation : train).push(i)
+  for (let i = 0; i < index.count; i++) if (!leftOut.has(i)) (held.has(index.source[i]!) ? validation : train).push(i)
   return { train: Int32Array.from(train), validation: Int32Array.from(validation) }
 }
 
@@ -77,12 +81,14 @@ function epochOrder(train: Int32Array, seed: number, epoch: number): number[] {
 }
 
 /**
- * Puts units, each of which stays whole, into as few groups as first-fit decreasing finds whose cost is within `wanted`. A
- * unit that alone is over it gets a group of its own, marked `oversize` if it is over `budget` too. Deterministic: equal sizes
- * keep their order.
+ * Puts units, each of which stays whole, into few groups whose cost is within `wanted`, first-fit decreasing. A unit that alone is
+ * over it gets a group of its own, marked `oversize` if it is over `budget` too. Deterministic: equal sizes keep their order.
  *
- * @param sizes size of each unit, for the order
- * @param cost cost of a group of units, by their indices
+ * Costs take long to find, so that few are asked for: groups are filled by size alone; what is over `wanted` gives up its smallest
+ * units, which then go where there is room for them.
+ *
+ * @param sizes size of each unit
+ * @param cost cost of a group of units, by their indices: what they take together, about the sum of their sizes
  * @param wanted cost that groups should have, at most `budget`
  */
 export function packUnits(
@@ -92,21 +98,24 @@ export function packUnits(
   wanted = budget,
 ): { units: number[]; oversize: boolean }[] {
   const order = sizes.map((_, i) => i).sort((a, b) => sizes[b]! - sizes[a]! || a - b)
-  const groups: { units: number[]; size: number; oversize: boolean }[] = []
-  for (const unit of order) {
-    if (cost([unit]) > budget) {
-      groups.push({ units: [unit], size: sizes[unit]!, oversize: true })
-      continue
-    }
-    // Sizes are a lower bound of the cost, and save most of the asking.
-    const room = groups.find(
-      (group) => !group.oversize && group.size + sizes[unit]! <= wanted && cost([...group.units, unit]) <= wanted,
+  const oversize = new Set(order.filter((unit) => cost([unit]) > budget))
+  const groups: number[][] = []
+  const place = (unit: number, fits: (group: number[]) => boolean): void => {
+    const group = groups.find(
+      (members) => members.reduce((sum, member) => sum + sizes[member]!, sizes[unit]!) <= wanted && fits(members),
     )
-    if (room === undefined) groups.push({ units: [unit], size: sizes[unit]!, oversize: false })
-    else {
-      room.units.push(unit)
-      room.size += sizes[unit]!
-    }
+    if (group === undefined) groups.push([unit])
+    else group.push(unit)
   }
-  return groups.map(({ units, oversize }) => ({ units, oversize }))
+  for (const unit of order) if (!oversize.has(unit)) place(unit, () => true)
+  const left: number[] = []
+  for (const group of groups)
+    for (let over = cost(group); over > wanted && group.length > 1; over = cost(group))
+      left.push(...group.splice(-Math.max(1, Math.floor((group.length * (over - wanted)) / over))))
+  left.sort((a, b) => sizes[b]! - sizes[a]! || a - b)
+  for (const unit of left) place(unit, (group) => cost([...group, unit]) <= wanted)
+  return [
+    ...[...oversize].map((unit) => ({ units: [unit], oversize: true })),
+    ...groups.map((units) => ({ units, oversize: false })),
+  ]
 }

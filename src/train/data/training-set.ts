@@ -1,13 +1,14 @@
 import { resolve } from 'node:path'
-import { createKeyTable, type Dataset } from '../../data/index.ts'
+import { createKeyTable, type Dataset, mayHoldMedia } from '../../data/index.ts'
+import { type EncoderInput, encoderInput } from '../../encoder/index.ts'
 import { addTrainingQuestion, emptyTrainingData, type TrainingData } from '../../eval/index.ts'
 import {
   buildHierarchy,
   type Hierarchy,
+  type Item,
   nodeKey,
   type Question,
   type RenderOptions,
-  renderNode,
 } from '../../hierarchy/index.ts'
 import { checkFresh, openPreferences, type PreferenceInstance, type Preferences } from '../../preferences/index.ts'
 import { InputError } from '../../support/errors.ts'
@@ -33,6 +34,8 @@ export interface TrainingSource {
 export interface RawInstance {
   preferences: PreferenceInstance
   hierarchy: Hierarchy
+  /** The dataset's, in which pictures and videos lie. */
+  folder: string
 }
 
 /** What is trained on. Instances and questions stay on disk; memory holds a few numbers of each. */
@@ -49,6 +52,10 @@ export interface TrainingSet {
   /** What is trained and selected on, as hashes. */
   trainingData(): Promise<TrainingData>
   read(instance: number): Promise<RawInstance>
+  /** An instance's item. */
+  item(instance: number): Promise<Item>
+  /** Whether an instance's item can be an image or a video, without reading it. */
+  mayBeVisual(instance: number): Promise<boolean>
   /** Where an instance comes from: number of its source, question and item. */
   name(instance: number): Promise<{ data: number; question: string; item: string }>
 }
@@ -131,6 +138,7 @@ export async function openTrainingSet(
       }
     }
   }
+  const media = new Map<Dataset, Promise<boolean>>()
   return {
     sources,
     index,
@@ -150,11 +158,25 @@ export async function openTrainingSet(
       const { question, item } = await files[data]!.preferences.at(places.line[instance]!)
       return { data, question, item }
     },
+    mayBeVisual(instance) {
+      const { dataset } = files[places.file[instance]!]!
+      let found = media.get(dataset)
+      if (found === undefined) {
+        found = mayHoldMedia(dataset)
+        media.set(dataset, found)
+      }
+      return found
+    },
+    async item(instance) {
+      const { dataset, preferences } = files[places.file[instance]!]!
+      return dataset.item((await preferences.at(places.line[instance]!)).item)
+    },
     async read(instance) {
       const { dataset, preferences } = files[places.file[instance]!]!
       const found = await preferences.at(places.line[instance]!)
       return {
         preferences: found,
+        folder: dataset.folder,
         hierarchy: buildHierarchy(await dataset.item(found.item), preferences.header.branching),
       }
     },
@@ -262,8 +284,11 @@ function growing() {
   }
 }
 
-/** The strings of an instance's nodes, in the order of its `nodes`. */
-export function renderInstance({ preferences, hierarchy }: RawInstance, rendering: RenderOptions): string[] {
+/** What an encoder reads of an instance's nodes, in the order of its `nodes`. */
+export function instanceInputs(
+  { preferences, hierarchy, folder }: RawInstance,
+  rendering: RenderOptions,
+): EncoderInput[] {
   const nodes = new Map(hierarchy.nodes.map((node) => [nodeKey(node), node]))
   return preferences.nodes.map(([from, to]) => {
     const node = nodes.get(nodeKey({ from, to, children: [] }))
@@ -271,6 +296,6 @@ export function renderInstance({ preferences, hierarchy }: RawInstance, renderin
       throw new InputError(
         `The preferences name the node [${from}, ${to}) of item "${preferences.item}", whose hierarchy has none; build the preferences again.`,
       )
-    return renderNode(hierarchy, node, rendering)
+    return encoderInput(hierarchy, node, rendering, folder)
   })
 }

@@ -1,3 +1,4 @@
+import type { TokenSequence } from '../../encoder/index.ts'
 import { type Device, type Precision, wrongResults } from '../../onnx/index.ts'
 import { createRandom } from '../../support/random.ts'
 import type { Tensors } from '../step/optimizer.ts'
@@ -16,7 +17,7 @@ const tolerances: Record<Precision, number> = { fp32: 0.01, fp16: 0.1, bf16: 0.3
 export async function checkDevice(
   engine: Pick<Engine, 'pullBack'>,
   encoder: TrainableEncoder,
-  sequences: Int32Array[],
+  sequences: TokenSequence[],
   { device, precision, threads }: { device: Device; precision: Precision; threads: number },
 ): Promise<void> {
   // LoRA begins with B = 0, which leaves A without a gradient: any other matrices will do.

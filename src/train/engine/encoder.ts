@@ -1,7 +1,7 @@
 import {
+  type EncoderGraphOptions,
   type EncoderProfile,
   encoderGraph,
-  type LoraOptions,
   type LoraTarget,
   loraShapes,
 } from '../../encoder/index.ts'
@@ -12,11 +12,17 @@ export async function loraEncoder(
   profile: EncoderProfile,
   lora: LoraTarget[],
   padId: number,
-  update?: LoraOptions['update'],
+  options: EncoderGraphOptions = {},
 ): Promise<TrainableEncoder & { notes: string[] }> {
-  const { graph, externalFolder, notes, feeds, tokens, batches } = await encoderGraph(profile, lora, padId, update)
+  const { graph, externalFolder, layout, notes, feeds, tokens, batches, computed } = await encoderGraph(
+    profile,
+    lora,
+    padId,
+    options,
+  )
   return {
     ...{ graph, externalFolder, notes, feeds, tokens, batches },
+    ...(layout === 'causal' && (options.share ?? true) && { computed }),
     unitLength: profile.normalize,
     dimension: profile.dimension,
     trainable: new Map(loraShapes(lora).map(({ name, shape }) => [name, shape])),

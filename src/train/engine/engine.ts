@@ -1,4 +1,4 @@
-import { runTokens } from '../../encoder/index.ts'
+import { runTokens, type TokenSequence } from '../../encoder/index.ts'
 import {
   type Device,
   type Graph,
@@ -27,16 +27,26 @@ export interface TrainableEncoder {
   /** Shape of each trainable tensor, in the order of every sum over them. */
   trainable: Map<string, number[]>
   /** The graph's inputs for these sequences, one node each, in this order. */
-  feeds(sequences: Int32Array[]): Record<string, Tensor>
+  feeds(sequences: TokenSequence[]): Record<string, Tensor>
   /** Tokens that a run over these sequences computes, padding included. */
-  tokens(sequences: Int32Array[]): number
-  /** Groups of sequences, by index, whose runs stay within a budget of tokens; a sequence over it goes alone. */
-  batches(sequences: Int32Array[], budget: number): number[][]
+  tokens(sequences: TokenSequence[]): number
+  /**
+   * Groups of sequences, by index, whose runs stay within a budget of tokens; a sequence over it goes alone, or with some that are
+   * nearly contained in it.
+   *
+   * @param wanted tokens that a run should have where more would be within the budget
+   */
+  batches(sequences: TokenSequence[], budget: number, wanted?: number): number[][]
+  /**
+   * Tokens that a run over these sequences computes, without padding, where what they begin with alike is computed once; absent for
+   * an encoder that shares nothing.
+   */
+  computed?: ((sequences: TokenSequence[]) => number) | undefined
 }
 
 /** Whole instances that are computed together: the distinct token sequences of their nodes, and their pairs. */
 export interface MicroBatch {
-  sequences: Int32Array[]
+  sequences: TokenSequence[]
   pairs: WeightedPair[]
 }
 
@@ -64,9 +74,9 @@ export interface Engine {
    *
    * @param slope `[sequences, dimension]`
    */
-  pullBack(sequences: Int32Array[], slope: Float32Array, tensors: Tensors): Promise<Tensors>
+  pullBack(sequences: TokenSequence[], slope: Float32Array, tensors: Tensors): Promise<Tensors>
   /** Node embeddings of unit length, `[sequences, dimension]`, in runs within the token budget. */
-  embed(sequences: Int32Array[], tensors: Tensors): Promise<Float32Array>
+  embed(sequences: TokenSequence[], tensors: Tensors): Promise<Float32Array>
   close(): Promise<void>
 }
 

@@ -1,3 +1,4 @@
+import type { TokenSequence } from '../../encoder/index.ts'
 import type { Tensor } from '../../onnx/index.ts'
 import type { QueryRows } from '../data/query-file.ts'
 import { type LossSettings, lossAtEmbeddings, lossValues } from '../loss/pairwise.ts'
@@ -32,7 +33,7 @@ export function engineOver(
 ): Engine {
   const { encoder, queries, loss, runTokens = Number.POSITIVE_INFINITY } = options
   const { dimension } = encoder
-  const encoderFeeds = (sequences: Int32Array[], tensors: Tensors): Record<string, Tensor> => ({
+  const encoderFeeds = (sequences: TokenSequence[], tensors: Tensors): Record<string, Tensor> => ({
     ...encoder.feeds(sequences),
     ...Object.fromEntries([...encoder.trainable].map(([name, shape]) => [name, float(tensors.get(name)!, shape)])),
   })
@@ -57,7 +58,7 @@ export function engineOver(
 
   const embed: Engine['embed'] = async (sequences, tensors) => {
     const embeddings = new Float32Array(sequences.length * dimension)
-    for (const group of encoder.batches(sequences, Math.min(engine.tokenBudget, runTokens))) {
+    for (const group of encoder.batches(sequences, engine.tokenBudget, runTokens)) {
       const part = await passes.embed(
         encoderFeeds(
           group.map((i) => sequences[i]!),
@@ -74,7 +75,7 @@ export function engineOver(
   const pullBack: Engine['pullBack'] = async (sequences, slope, tensors) => {
     const gradients = zerosLike(tensors)
     const { lossScale } = engine
-    for (const group of encoder.batches(sequences, Math.min(engine.tokenBudget, runTokens))) {
+    for (const group of encoder.batches(sequences, engine.tokenBudget, runTokens)) {
       const seed = new Float32Array(group.length * dimension)
       group.forEach((i, row) => {
         seed.set(slope.subarray(i * dimension, (i + 1) * dimension), row * dimension)

@@ -1,4 +1,4 @@
-import { GraphBuilder, type Tensor } from '../../onnx/index.ts'
+import { GraphBuilder, lower, type Tensor } from '../../onnx/index.ts'
 import { openTfjs, type TfjsBackend } from '../../tfjs/index.ts'
 import type { QueryRows } from '../data/query-file.ts'
 import { addLoss, type LossSettings, lossValues } from '../loss/pairwise.ts'
@@ -24,7 +24,8 @@ export async function openTfjsEngine(options: {
   const { encoder, loss, backend } = options
   const g = GraphBuilder.from(withUnitLength(encoder.graph, encoder.unitLength))
   if (loss !== undefined) addLoss(g, UNIT_EMBEDDINGS, loss)
-  const session = await openTfjs(g.build(), {
+  // ONNX Runtime's fused operators (rotary positions, for one) as standard ones
+  const session = await openTfjs(lower(g.build()).graph, {
     ...(backend === undefined ? {} : { backend }),
     ...(encoder.externalFolder === undefined ? {} : { externalFolder: encoder.externalFolder }),
   })

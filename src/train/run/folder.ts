@@ -1,8 +1,10 @@
 import { readdir, readFile, rm, rmdir } from 'node:fs/promises'
 import { basename, join } from 'node:path'
+import { FEATURES_FOLDER } from '../../encoder/index.ts'
 import { TRAINING_DATA_FILE } from '../../eval/index.ts'
 import { InputError } from '../../support/errors.ts'
 import { exists, writeFileAtomic } from '../../support/files.ts'
+import type { LeftOut } from '../data/visuals.ts'
 import type { EngineRecord } from '../engine/open.ts'
 import type { TrainSettings } from '../settings.ts'
 import { checkpointFolders, type Fingerprint } from './checkpoints.ts'
@@ -18,6 +20,8 @@ export const runPaths = (folder: string) => ({
   trainingData: join(folder, TRAINING_DATA_FILE),
   /** The validation instances, one JSON object a line. */
   heldOut: join(folder, 'validation.jsonl'),
+  /** Where visual features are kept unless they have a place of their own. */
+  features: join(folder, FEATURES_FOLDER),
 })
 
 /** The content of config.json: what a run was started with, and what its bits depend on. */
@@ -42,7 +46,10 @@ export interface RunConfig {
     sha256: string
     branching: number
   }[]
-  instances: { train: number; validation: number; without_pairs: number }
+  /** `left_out`: see {@link LeftOut}. */
+  instances: { train: number; validation: number; without_pairs: number; left_out: number }
+  /** Items whose picture or video cannot be read, and why; absent where there is none. */
+  unreadable?: LeftOut['unreadable']
   versions: Record<string, string>
   machine: string
   threads: number
@@ -76,9 +83,12 @@ export async function checkRunFolder(folder: string, resume: boolean): Promise<v
     if (error.code === 'ENOENT') return [] as string[]
     throw new InputError(`The output folder cannot be used: ${error.message}.`, { file: folder }, error)
   })
-  const content = names.filter((name) => !name.startsWith(LOCK_FILE) && !/^\..+\.tmp-\d+-[0-9a-f]+$/.test(name))
+  const { adapter, checkpoints, features } = runPaths(folder)
+  const passing = (name: string): boolean =>
+    // features are computed before a run begins, and may be all that a process that was ended has left
+    name.startsWith(LOCK_FILE) || name === basename(features) || /^\..+\.tmp-\d+-[0-9a-f]+$/.test(name)
+  const content = names.filter((name) => !passing(name))
   if (content.length === 0) return
-  const { adapter, checkpoints } = runPaths(folder)
   const begun = (await checkpointFolders(checkpoints)).length > 0
   if (!begun && !(await isUnbegunRun(folder, content)))
     throw new InputError(

@@ -41,6 +41,8 @@ export interface MetricsLine {
   truncated_nodes?: number
   /** Tokens of the nodes, without padding. */
   tokens?: number
+  /** Those of them that were computed, what nodes begin with alike counted once; absent where the encoder shares nothing. */
+  computed_tokens?: number
   seconds?: number
   validation?: ValidationMetrics
 }

@@ -1,10 +1,21 @@
 import { availableParallelism } from 'node:os'
+import { join, resolve } from 'node:path'
 import { type Dataset, openDataset } from '../../data/index.ts'
-import { chosenModules, type EncoderProfile, encoderModules, type LoraTarget, loraShapes } from '../../encoder/index.ts'
+import {
+  chosenModules,
+  type EncoderProfile,
+  encoderModules,
+  FEATURES_FOLDER,
+  type InputReader,
+  type LoraTarget,
+  loraShapes,
+  openReader,
+} from '../../encoder/index.ts'
 import { InputError } from '../../support/errors.ts'
 import { benchmarkWeight } from '../data/instances.ts'
 import { createSampler, type Sampler, splitValidation } from '../data/sampler.ts'
 import { openTrainingSet, type TrainingSet } from '../data/training-set.ts'
+import { computeVisuals, type LeftOut, leftOutNotes, visualInstances } from '../data/visuals.ts'
 import { type ChosenEngine, chooseEngine, type EngineRecord, engineText } from '../engine/open.ts'
 import { isLossModule, type LossModule, loadLossModule } from '../loss/module.ts'
 import type { TrainSettings } from '../settings.ts'
@@ -17,6 +28,14 @@ export interface RunPlan {
   set: TrainingSet
   /** Instances that are trained on, and those that select the adapter. */
   split: { train: Int32Array; validation: Int32Array }
+  /** Instances that are in neither. */
+  leftOut: LeftOut
+  /** What turns nodes into tokens. */
+  reader: InputReader
+  /** Opens another one. */
+  openReader(): Promise<InputReader>
+  /** Instances of the parts whose visual features may have to be computed yet. */
+  visual: number[]
   /** The modules that LoRA adapts, and the shape of each of its matrices. */
   targets: LoraTarget[]
   shapes: Map<string, number[]>
@@ -40,7 +59,7 @@ export interface RunPlan {
  * @throws InputError for inputs that do not fit each other
  */
 export async function planRun(options: TrainOptions, onClose: (close: () => Promise<void>) => void): Promise<RunPlan> {
-  const { settings, encoder, queryEncoder, warn = () => {}, onProgress } = options
+  const { settings, encoder, queryEncoder, warn = () => {}, note, onProgress } = options
   if (queryEncoder.dimension !== encoder.dimension)
     throw new InputError(
       `The query encoder's embeddings have ${queryEncoder.dimension} numbers, the node encoder's ${encoder.dimension}; a cosine needs equal sizes.`,
@@ -53,7 +72,14 @@ export async function planRun(options: TrainOptions, onClose: (close: () => Prom
   }
   const set = await openTrainingSet(options.preferences, datasets, onProgress)
   checkWeights(settings, set.benchmarks, warn)
-  const split = splitValidation(set.index, settings.validationShare, settings.seed)
+  const threads = settings.threads ?? availableParallelism()
+  const inputs = await openInputs(options, set, threads, onClose)
+  for (const note of leftOutNotes(inputs.leftOut)) warn(`${note}.`)
+  if (set.empty > 0)
+    note?.(
+      `${set.empty} ${set.empty === 1 ? 'instance has' : 'instances have'} no pairs and ${set.empty === 1 ? 'is' : 'are'} not trained on: an item of one region has none, as a picture, nor has one whose regions are all gold.`,
+    )
+  const split = splitValidation(set.index, settings.validationShare, settings.seed, inputs.leftOut.instances)
   if (split.train.length === 0)
     throw new InputError('No instance with preference pairs is left to train on.', { file: options.preferences[0] })
   if (split.validation.length === 0 && settings.validationShare > 0)
@@ -63,16 +89,42 @@ export async function planRun(options: TrainOptions, onClose: (close: () => Prom
   const sampler = createSampler(split.train, settings.batchSize, settings.seed)
   const { stepsPerEpoch } = sampler
   const evaluateEvery = settings.evaluateEvery ?? Math.max(1, Math.ceil(stepsPerEpoch / 2))
-  const threads = settings.threads ?? availableParallelism()
   const module = isLossModule(settings.loss) ? await loadLossModule(settings) : undefined
   const engine = await chooseEngine(settings)
   return {
-    ...{ set, split, targets, sampler, evaluateEvery, threads, module, engine },
+    ...{ set, split, ...inputs, targets, sampler, evaluateEvery, threads, module, engine },
     shapes: new Map(loraShapes(targets).map(({ name, shape }) => [name, shape as number[]])),
     totalSteps: settings.steps ?? Math.max(1, Math.ceil(settings.epochs * stepsPerEpoch)),
     checkpointEvery: settings.checkpointEvery ?? evaluateEvery,
-    fingerprint: await fingerprintOf(options, set, threads, module, engine.record),
+    fingerprint: await fingerprintOf(options, { set, leftOut: inputs.leftOut, threads, module }, engine.record),
   }
+}
+
+/**
+ * Opens what reads the nodes, and finds out which of them it can read: files are looked into only where those that cannot be read
+ * shall be left out, for then the parts depend on them.
+ */
+async function openInputs(
+  { settings, encoder, output, cache = output, onProgress, signal }: TrainOptions,
+  set: TrainingSet,
+  threads: number,
+  onClose: (close: () => Promise<void>) => void,
+): Promise<Pick<RunPlan, 'reader' | 'openReader' | 'visual' | 'leftOut'>> {
+  const visual = await visualInstances(set, { onProgress, signal })
+  const open = (): Promise<InputReader> =>
+    openReader(encoder, {
+      ...{ threads, device: settings.device },
+      ...(visual.length > 0 && { cache: join(resolve(cache), FEATURES_FOLDER) }),
+    })
+  const reader = await open()
+  onClose(() => reader.close())
+  const opened = { reader, openReader: open }
+  if (!reader.multimodal)
+    return { ...opened, visual: [], leftOut: { instances: new Set(visual), notRead: visual.length, unreadable: [] } }
+  if (settings.onError === 'stop')
+    return { ...opened, visual, leftOut: { instances: new Set(), notRead: 0, unreadable: [] } }
+  const leftOut = await computeVisuals(set, visual, open, { rendering: settings, onError: 'skip', onProgress, signal })
+  return { ...opened, visual: [], leftOut }
 }
 
 /** Says which weights are for nothing, and refuses those under which there is nothing to train. */
@@ -103,13 +155,12 @@ async function loraTargets(encoder: EncoderProfile, { targets, rank, alpha }: Tr
 /** Everything that the bytes of the final adapter depend on. */
 async function fingerprintOf(
   options: TrainOptions,
-  set: TrainingSet,
-  threads: number,
-  module: LossModule | undefined,
+  { set, leftOut, threads, module }: Pick<RunPlan, 'set' | 'leftOut' | 'threads' | 'module'>,
   engine: EngineRecord,
 ): Promise<Fingerprint> {
-  // How often and how many checkpoints are written has no say in what is trained, nor has the place of a loss module.
-  const { threads: _threads, keep: _keep, checkpointEvery: _every, ...rest } = options.settings
+  // How often and how many checkpoints are written has no say in what is trained, nor has the place of a loss module; of files that
+  // cannot be read it is their items that count.
+  const { threads: _threads, keep: _keep, checkpointEvery: _every, onError: _onError, ...rest } = options.settings
   // What computes counts as it turned out, not as it was asked for.
   const { engine: _engine, tfjsBackend: _backend, ...decisive } = rest
   const settings = module === undefined ? decisive : { ...decisive, loss: 'a module' }
@@ -123,6 +174,7 @@ async function fingerprintOf(
   return {
     ...named('setting', settings),
     ...(module && { 'loss module': module.sha256 }),
+    ...(leftOut.unreadable.length > 0 && { 'items left out': leftOut.unreadable.map(({ item }) => item).join(', ') }),
     encoder: options.encoder.fingerprint,
     'query encoder': options.queryEncoder.fingerprint,
     ...named('data', Object.fromEntries(set.sources.map((s, i) => [`${i + 1} (${s.dataset}, ${s.split})`, s.hash]))),

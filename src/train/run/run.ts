@@ -14,21 +14,13 @@ import { builtInGradients, moduleGradients, scoreBatch } from '../step/gradients
 import { withinMemory } from '../step/out-of-memory.ts'
 import { validate } from '../validate.ts'
 import { clearTemporaries, readCheckpoint, type TrainingState, writeCheckpoint } from './checkpoints.ts'
-import {
-  checkRunFolder,
-  type EncoderRecord,
-  isRunConfig,
-  type RunConfig,
-  removeRun,
-  runPaths,
-  writeRunConfig,
-} from './folder.ts'
+import { configOf } from './config.ts'
+import { checkRunFolder, isRunConfig, removeRun, runPaths, writeRunConfig } from './folder.ts'
 import { lockRun } from './lock.ts'
 import { cutMetrics, type MetricsLine, openMetrics, readFrozen, type ValidationMetrics } from './metrics.ts'
 import { planRun, type RunPlan } from './plan.ts'
 import { isSelected, writeSelected } from './selected.ts'
 import { firstState, openTrainer, type Trainer } from './trainer.ts'
-import { machine, versions } from './versions.ts'
 
 export interface TrainOptions {
   /** The node encoder to adapt: a checkpoint. */
@@ -40,6 +32,8 @@ export interface TrainOptions {
   preferences: string[]
   /** The run's folder. */
   output: string
+  /** Folder in which visual features are kept, for other runs too; the run's by default. */
+  cache?: string | undefined
   settings: TrainSettings
   /** Go on with the run that the folder holds, if it holds one: begins, goes on, or finds it finished. */
   resume?: boolean
@@ -49,6 +43,8 @@ export interface TrainOptions {
   /** After each step. */
   onStep?: (line: MetricsLine, run: { totalSteps: number }) => void
   warn?: (message: string) => void
+  /** What a user may want to know of the run, and need not act on. */
+  note?: (message: string) => void
   /** Aborted: the step that runs is finished, a checkpoint written, and `Interrupted` thrown. */
   signal?: AbortSignal
 }
@@ -62,10 +58,21 @@ export interface TrainResult {
   /** The step whose adapter was selected, and how it and the frozen encoder do on the validation part. */
   selected: { step: number; validation: ValidationMetrics | undefined }
   frozen: ValidationMetrics | undefined
-  instances: { train: number; validation: number }
+  /** `leftOut`: those that the encoder cannot read. */
+  instances: { train: number; validation: number; leftOut: number }
   skipped: number
-  /** What this process did: optimizer steps, their seconds, tokens and pairs (validation apart), and its largest memory in bytes. */
-  work: { steps: number; seconds: number; tokens: number; pairs: number; peakMemory: number }
+  /**
+   * What this process did: optimizer steps, their seconds, tokens and pairs (validation apart), and its largest memory in bytes.
+   * `computedTokens`: tokens that were computed, what nodes share counted once.
+   */
+  work: {
+    steps: number
+    seconds: number
+    tokens: number
+    computedTokens: number
+    pairs: number
+    peakMemory: number
+  }
 }
 
 /**
@@ -121,7 +128,7 @@ async function lockedTrain(
   const state = resumed ?? (await firstState(options, plan, trainer))
   if (resumed === undefined) {
     await checkLoss(options, plan, trainer, state)
-    // only now that everything could be opened: a run that cannot begin leaves nothing
+    // only now that everything could be opened: a run that cannot begin leaves nothing, but visual features for the next try
     await writeRunConfig(folder, await configOf(options, plan, state))
   }
   const work = createWork()
@@ -226,7 +233,7 @@ async function runSteps(
         instances: split.validation,
         queries: trainer.queries,
         dimension: trainer.dimension,
-        tokenise: trainer.tokenise,
+        encode: trainer.encode,
         rendering: settings,
         loss: module ?? builtInLoss(settings)!,
         weighting: settings,
@@ -235,6 +242,7 @@ async function runSteps(
     },
     async log(line) {
       await metrics.write(line)
+      if (line.step === 0) warnOfFewDecisions(line.validation, settings, warn)
       if (line.step > 0) addWork(work, line)
       options.onStep?.(line, { totalSteps })
     },
@@ -245,20 +253,37 @@ async function runSteps(
   })
 }
 
+/** With fewer decisions than this in the validation part, one more or less that comes out right is over 3 % of them. */
+const FEW_DECISIONS = 30
+
+/** Says when the validation part is too small to tell steps apart. */
+function warnOfFewDecisions(
+  validation: ValidationMetrics | undefined,
+  { validationShare }: TrainSettings,
+  warn: (message: string) => void,
+): void {
+  if (validation === undefined || validation.decisions >= FEW_DECISIONS) return
+  const { decisions } = validation
+  warn(
+    `The validation part has only ${decisions} ${decisions === 1 ? 'decision' : 'decisions'}, so that chance selects the adapter: take more data, or a larger share of them (validationShare is ${validationShare}).`,
+  )
+}
+
 type Work = Omit<TrainResult['work'], 'peakMemory'>
 
-const createWork = (): Work => ({ steps: 0, seconds: 0, tokens: 0, pairs: 0 })
+const createWork = (): Work => ({ steps: 0, seconds: 0, tokens: 0, computedTokens: 0, pairs: 0 })
 
 function addWork(work: Work, line: MetricsLine): void {
   work.steps++
   work.seconds += line.seconds ?? 0
   work.tokens += line.tokens ?? 0
+  work.computedTokens += line.computed_tokens ?? line.tokens ?? 0
   work.pairs += line.pairs ?? 0
 }
 
 const peakMemory = (): number => process.resourceUsage().maxRSS * 1024
 
-async function resultOf(folder: string, { split }: RunPlan, state: TrainingState): Promise<TrainResult> {
+async function resultOf(folder: string, { split, leftOut }: RunPlan, state: TrainingState): Promise<TrainResult> {
   const { adapter, metrics } = runPaths(folder)
   return {
     adapter,
@@ -266,37 +291,8 @@ async function resultOf(folder: string, { split }: RunPlan, state: TrainingState
     alreadyFinished: false,
     selected: { step: state.best.step, validation: state.best.metrics },
     frozen: await readFrozen(metrics),
-    instances: { train: split.train.length, validation: split.validation.length },
+    instances: { train: split.train.length, validation: split.validation.length, leftOut: leftOut.instances.size },
     skipped: state.skipped,
     work: { ...createWork(), peakMemory: peakMemory() },
   }
-}
-
-async function configOf(options: TrainOptions, plan: RunPlan, state: TrainingState): Promise<RunConfig> {
-  const { settings } = options
-  const { module, set, split } = plan
-  return {
-    schema: 'canopy-run/1',
-    command: options.command ?? [],
-    settings,
-    seed: settings.seed,
-    steps: plan.totalSteps,
-    encoder: recordOf(options.encoder),
-    queryEncoder: recordOf(options.queryEncoder),
-    ...(module && { lossModule: { path: module.path, sha256: module.sha256, files: module.files } }),
-    modules: plan.targets.map((target) => target.module),
-    data: set.sources,
-    instances: { train: split.train.length, validation: split.validation.length, without_pairs: set.empty },
-    versions: await versions(),
-    machine: machine(),
-    threads: plan.threads,
-    engine: plan.engine.record,
-    tokenBudget: state.tokenBudget,
-    fingerprint: plan.fingerprint,
-  }
-}
-
-function recordOf(profile: EncoderProfile): EncoderRecord {
-  const { id, revision, fingerprint, dimension, maxLength, pooling, prompts } = profile
-  return { id, revision: revision ?? null, fingerprint, dimension, maxLength, pooling, prompts }
 }

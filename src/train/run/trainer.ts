@@ -1,12 +1,21 @@
 import { resolve } from 'node:path'
-import { type EncoderProfile, initialLora, loadTokenizer, openEmbedder, runTokens } from '../../encoder/index.ts'
+import {
+  type EncoderProfile,
+  initialLora,
+  openEmbedder,
+  runTokens,
+  type TokenSequence,
+  textSequence,
+} from '../../encoder/index.ts'
 import { placementText } from '../../onnx/index.ts'
-import { assembleBatch, type Batch, readInstance, type Tokenise } from '../data/instances.ts'
+import { assembleBatch, type Batch, type EncodeNodes, readInstance } from '../data/instances.ts'
 import { createQueryFile, type QueryRows } from '../data/query-file.ts'
 import type { TrainingSet } from '../data/training-set.ts'
+import { computeVisuals } from '../data/visuals.ts'
 import { checkDevice } from '../engine/device-check.ts'
 import { loraEncoder } from '../engine/encoder.ts'
 import type { Engine, TrainableEncoder } from '../engine/engine.ts'
+import { chosenUpdate } from '../engine/update.ts'
 import { builtInLoss } from '../loss/pairwise.ts'
 import { chooseBudget, memoryOf } from '../step/budget.ts'
 import { initialLossScale } from '../step/loss-scale.ts'
@@ -15,19 +24,13 @@ import { initialState, type TrainingState } from './checkpoints.ts'
 import type { RunPlan } from './plan.ts'
 import type { TrainOptions } from './run.ts'
 
-/**
- * Updates are merged into weights of up to this many bytes. Merging saves about 5 % of a step and keeps a second copy of the
- * adapted weights through it.
- */
-const MAX_MERGED_BYTES = 2 ** 29
-
 /** What computes a run. */
 export interface Trainer {
   engine: Engine
   encoder: TrainableEncoder
   queries: QueryRows
   dimension: number
-  tokenise: Tokenise
+  encode: EncodeNodes
   /** Tokens of the longest node so far. */
   longest(): number
   /** The batch of a step (from 1), cut for a token budget. */
@@ -37,8 +40,8 @@ export interface Trainer {
 }
 
 /**
- * Embeds a run's questions with f0, which is released then, and opens the engine; another device than the CPU must compute what the
- * CPU does.
+ * Embeds a run's questions with f0, which is released then, computes the visual features of its nodes, and opens the engine; another
+ * device than the CPU must compute what the CPU does.
  *
  * @param onClose takes what is to be closed at the end
  */
@@ -48,20 +51,22 @@ export async function openTrainer(
   onClose: (close: () => Promise<void>) => void,
 ): Promise<Trainer> {
   const { settings, encoder, warn = () => {} } = options
-  const { set, targets, sampler, threads } = plan
+  const { set, targets, sampler, threads, reader } = plan
   const queries = createQueryFile(resolve(options.output), options.queryEncoder.dimension)
   onClose(async () => queries.close())
   await embedQuestions(options.queryEncoder, set, queries.write, { ...options, threads })
-  const tokenizer = await loadTokenizer(encoder)
+  await computeVisuals(set, plan.visual, plan.openReader, { ...options, rendering: settings, onError: 'stop' })
   let longest = 0
-  const tokenise: Tokenise = (text) => {
-    const encoded = tokenizer.encode(encoder.prompts.node + text)
-    longest = Math.max(longest, encoded.ids.length)
+  const encode: EncodeNodes = async (inputs) => {
+    const encoded = await reader.encode(inputs, 'node')
+    for (const { sequence } of encoded) longest = Math.max(longest, sequence.ids.length)
     return encoded
   }
-  const adapted = targets.reduce((bytes, { inputs, outputs }) => bytes + 4 * inputs * outputs, 0)
-  const update = settings.precision === 'fp32' && adapted <= MAX_MERGED_BYTES ? 'merged' : 'beside'
-  const trainable = await loraEncoder(encoder, targets, tokenizer.padId, update)
+  const update = chosenUpdate(targets, settings.precision)
+  const trainable = await loraEncoder(encoder, targets, reader.padId, {
+    ...{ update, share: settings.sharePrefixes },
+    visuals: reader,
+  })
   for (const note of trainable.notes) warn(`${encoder.id}: ${note}.`)
   const engine = await plan.engine.open({
     encoder: trainable,
@@ -78,13 +83,14 @@ export async function openTrainer(
   })
   onClose(() => engine.close())
   const trainer: Trainer = {
-    ...{ engine, encoder: trainable, dimension: trainable.dimension, tokenise, longest: () => longest },
+    ...{ engine, encoder: trainable, dimension: trainable.dimension, encode, longest: () => longest },
     queries: queries.read,
     async batch(step, tokenBudget) {
       const instances = []
-      for (const number of sampler.batch(step)) instances.push(await readInstance(set, number, tokenise, settings))
+      for (const number of sampler.batch(step)) instances.push(await readInstance(set, number, encode, settings))
       const run = runTokens(settings.device)
-      return assembleBatch(instances, settings, set.benchmarks, trainable.tokens, tokenBudget, run)
+      const computed = computedIn(trainable, tokenBudget, run)
+      return assembleBatch(instances, settings, set.benchmarks, trainable.tokens, tokenBudget, run, computed)
     },
     use({ tokenBudget, lossScale }) {
       engine.tokenBudget = tokenBudget
@@ -93,10 +99,20 @@ export async function openTrainer(
   }
   if (settings.device !== 'cpu') {
     const [first] = (await trainer.batch(1, Number.POSITIVE_INFINITY)).micro
-    const sequences = first?.sequences.slice(0, 2) ?? [Int32Array.of(1, 1)]
+    const sequences = first?.sequences.slice(0, 2) ?? [textSequence(Int32Array.of(1, 1))]
     await checkDevice(engine, trainable, sequences, { ...settings, threads })
   }
   return trainer
+}
+
+/** How many tokens a micro-batch computes, in several runs where it is oversize; undefined where the encoder shares nothing. */
+function computedIn({ computed, batches }: TrainableEncoder, budget: number, wanted: number) {
+  if (computed === undefined) return undefined
+  return (sequences: TokenSequence[], oversize: boolean): number => {
+    const groups = oversize ? batches(sequences, budget, wanted) : [sequences.keys()]
+    const runs = groups.map((group) => Array.from(group, (i) => sequences[i]!))
+    return runs.reduce((sum, run) => sum + computed(run), 0)
+  }
 }
 
 /** The state before the first step; a token budget that is to be measured is measured. */
@@ -122,7 +138,7 @@ async function largestRun({ encoder, batch }: Pick<Trainer, 'encoder' | 'batch'>
 
 /** The largest token budget for the memory there is; says what was tried. */
 async function measuredBudget(
-  { settings, warn, onProgress = () => {} }: TrainOptions,
+  { settings, note, onProgress = () => {} }: TrainOptions,
   { totalSteps }: RunPlan,
   trainer: Trainer,
   tensors: Tensors,
@@ -132,7 +148,7 @@ async function measuredBudget(
   const longest = trainer.longest()
   onProgress({ phase: 'measuring token budgets', done: 0, total: 1 })
   engine.tokenBudget = Number.POSITIVE_INFINITY
-  const run = async (sequences: Int32Array[]): Promise<void> => {
+  const run = async (sequences: TokenSequence[]): Promise<void> => {
     const pair = { preferred: 0, other: 0, question: 0, weight: 1 }
     if (builtInLoss(settings) !== undefined) await engine.onePass({ sequences, pairs: [pair] }, tensors)
     else await engine.pullBack(sequences, new Float32Array(sequences.length * dimension), tensors)
@@ -143,7 +159,7 @@ async function measuredBudget(
     ({ tokens, tokensPerSecond, peak }) =>
       `${tokens}: ${Math.round(tokensPerSecond)} tokens/s, ${(peak / 2 ** 30).toFixed(1)} GiB`,
   )
-  warn?.(`the token budget of this run is ${budget} (tried ${tried.join('; ')}).`)
+  note?.(`The token budget of this run is ${budget} (tried ${tried.join('; ')}).`)
   return budget
 }
 
@@ -171,8 +187,8 @@ async function embedQuestions(
   const total = set.questionCount
   let embedded = 0
   const embed = async (questions: { number: number; text: string }[]): Promise<void> => {
-    const texts = questions.map(({ text }) => text)
-    const { embeddings } = await embedder.embedTexts(texts, 'query', {
+    const inputs = questions.map(({ text }) => ({ text }))
+    const { embeddings } = await embedder.embed(inputs, 'query', {
       onProgress: ({ done }) => onProgress({ phase: 'embedding questions', done: embedded + done, total }),
       ...(signal === undefined ? {} : { signal }),
     })

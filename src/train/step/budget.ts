@@ -1,5 +1,6 @@
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
+import { type TokenSequence, textSequence } from '../../encoder/index.ts'
 import type { Device } from '../../onnx/index.ts'
 import { InputError } from '../../support/errors.ts'
 import { readLimits } from '../../support/limits.ts'
@@ -44,7 +45,7 @@ export interface BudgetTrial {
  * @throws InputError when the smallest budget does not fit
  */
 export async function chooseBudget(options: {
-  run(sequences: Int32Array[]): Promise<unknown>
+  run(sequences: TokenSequence[]): Promise<unknown>
   longest: number
   most: number
   memory: MemoryProbe
@@ -55,9 +56,7 @@ export async function chooseBudget(options: {
   const first = Math.max(FIRST_TRIAL, longest)
   const trials: BudgetTrial[] = []
   for (let tokens = first; tokens < 2 * Math.max(first, most) && foretold(trials) <= limit; tokens *= 2) {
-    const sequences = Array.from({ length: Math.ceil(tokens / longest) }, (_, i) =>
-      new Int32Array(Math.min(longest, tokens - i * longest)).fill(1),
-    )
+    const sequences = trialSequences(tokens, longest)
     try {
       await run(sequences)
       const started = clock()
@@ -76,6 +75,17 @@ export async function chooseBudget(options: {
       `A step over ${first} tokens does not fit into the memory that is free (${gibibytes(limit)} in all). Free memory, or give a smaller --token-budget than ${first}.`,
     )
   return { budget: chosen.tokens, trials }
+}
+
+/**
+ * Sequences of `tokens` tokens in all. Each begins in its own way, as its number in binary: encoders compute once what sequences begin
+ * with alike.
+ */
+function trialSequences(tokens: number, longest: number): TokenSequence[] {
+  return Array.from({ length: Math.ceil(tokens / longest) }, (_, i) => {
+    const length = Math.min(longest, tokens - i * longest)
+    return textSequence(Int32Array.from({ length }, (_, place) => 1 + ((i >> Math.min(place, 30)) & 1)))
+  })
 }
 
 /** Peak memory of the next trial, of twice the tokens: memory grows by as much per token as it last did. */

@@ -1,3 +1,4 @@
+import type { TokenSequence } from '../../encoder/index.ts'
 import { type Batch, createDistinct, type Instance, type InstancePair } from '../data/instances.ts'
 import type { QueryRows } from '../data/query-file.ts'
 import type { Engine } from '../engine/engine.ts'
@@ -84,9 +85,9 @@ export async function scoreBatch(
   batch: Batch,
   tensors: Tensors,
   { engine, queries, dimension, benchmarks }: Omit<ModuleParts, 'module'>,
-): Promise<{ sequences: Int32Array[]; instances: LossInstance[]; places: number[][] }> {
+): Promise<{ sequences: TokenSequence[]; instances: LossInstance[]; places: number[][] }> {
   const distinct = createDistinct()
-  const rowsOf = batch.members.map(({ instance }) => instance.sequences.map((ids) => distinct.add(ids)))
+  const rowsOf = batch.members.map(({ instance }) => instance.sequences.map((sequence) => distinct.add(sequence)))
   const { sequences } = distinct
   const embeddings = await engine.embed(sequences, tensors)
   const instances = batch.members.map((member, i) => {

@@ -1,0 +1,5 @@
+export { causalLayout } from './encoder.ts'
+export { causalFeeds, type VisualSizes } from './feeds.ts'
+export { type CausalRows, type CausalRowsOptions, causalRows } from './layout.ts'
+export { longestRow, type RowWork } from './rows.ts'
+export { type SharedTokens, sharedTokens } from './statistics.ts'

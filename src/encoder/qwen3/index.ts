@@ -1,0 +1,5 @@
+export { type Qwen3Config, qwen3Config } from './config.ts'
+export { qwen3DefaultTargets, qwen3LinearModules } from './modules.ts'
+export { qwen3Packed } from './packed.ts'
+export { qwen3Decoder, qwen3EmbedTokens, qwen3Plain } from './plain.ts'
+export { plainRotated, rotaryFrequencies } from './rotary.ts'

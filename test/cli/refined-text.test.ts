@@ -1,0 +1,33 @@
+import { stripVTControlCharacters } from 'node:util'
+import { describe, expect, it } from 'vitest'
+import { refinedText } from '../../src/cli/refined-text.ts'
+import type { RefinedItem } from '../../src/encoder/index.ts'
+
+const node = (from: number, to: number, score: number, truncated = false) => ({
+  ...{ from, to, start: from, end: to, score, truncated },
+})
+const item: RefinedItem = {
+  ...{ title: 'Otters', modality: 'table', leaves: 2 },
+  kept: [{ from: 1, to: 2, start: 1, end: 2, text: '| b |\n', score: 0.5 }],
+  nodes: [node(0, 2, 0.25, true), node(0, 1, 0.125), node(1, 2, 0.5)],
+}
+/** Without colours. */
+const plain = (text: string): string[] => stripVTControlCharacters(text).split('\n')
+
+describe('a refined item for a terminal', () => {
+  it('marks the regions that were cut, and has the header of a table in front of its rows', () => {
+    expect(plain(refinedText(item, ['| a |\n', '| b |\n'], '| letter |'))).toEqual([
+      'Otters',
+      '[0, 2)  0.2500  replaced  ✂',
+      '  [0, 1)  0.1250  dropped',
+      '  [1, 2)  0.5000  kept',
+      '  | letter |',
+      '- | a |',
+      '+ | b |',
+    ])
+  })
+
+  it('has no heading where none is given', () => {
+    expect(plain(refinedText(item, ['a', 'b']))).toHaveLength(6)
+  })
+})
