@@ -5,6 +5,12 @@ import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join, resolve } from 'node:path'
 
+const QUICKSTART_FILES = [
+  ...['config.json', 'tokenizer.json', 'model.safetensors', 'README.md'].map((name) => `models/canopy-mini/${name}`),
+  ...['dataset.json', 'items.jsonl', 'questions.jsonl'].map((name) => `datasets/sample/${name}`),
+  ...['configs/quickstart.yaml', 'examples/refine.mjs', 'dist/report/viewer.js'],
+]
+
 const root = resolve(import.meta.dirname, '..')
 const project = mkdtempSync(join(tmpdir(), 'canopy-package-'))
 const run = (command, args, cwd) =>
@@ -18,12 +24,16 @@ const run = (command, args, cwd) =>
 try {
   const [{ filename, size, files }] = JSON.parse(run('npm', ['pack', '--json', '--pack-destination', project], root))
   console.log(`${filename}: ${files.length} files, ${Math.round(size / 1024)} kB`)
+  const packed = new Set(files.map(({ path }) => path))
+  const missing = QUICKSTART_FILES.filter((path) => !packed.has(path))
+  if (missing.length > 0) throw new Error(`The package lacks what the quickstart needs: ${missing.join(', ')}.`)
   writeFileSync(join(project, 'package.json'), '{"private": true, "type": "module"}')
   run('npm', ['install', '--no-audit', '--no-fund', `./${filename}`], project)
   const output = run('npx', ['canopy', 'quickstart'], project)
   console.log(output.split('\n').slice(-24).join('\n'))
   if (!existsSync(join(project, 'runs/quickstart/export/onnx/model.onnx')))
     throw new Error('The quickstart left no export.')
+  console.log(run(process.execPath, ['node_modules/canopy-encoder/examples/refine.mjs'], project))
 
   const program = `
     import { buildTree, openEncoder, refine } from 'canopy-encoder'

@@ -18,6 +18,7 @@ const mayImport: Record<string, string[]> = {
   encoder: ['onnx', 'media', 'refine', 'hierarchy', 'support'],
   eval: ['encoder', 'preferences', 'refine', 'data', 'hierarchy', 'support'],
   train: ['autodiff', 'tfjs', 'onnx', 'encoder', 'eval', 'preferences', 'refine', 'data', 'hierarchy', 'support'],
+  distill: ['train', 'autodiff', 'onnx', 'encoder', 'data', 'hierarchy', 'support'],
   report: ['eval', 'media', 'preferences', 'refine', 'data', 'hierarchy', 'support'],
   reproduce: ['train', 'export', 'report', 'encoder', 'eval', 'preferences', 'data', 'hierarchy', 'support'],
   export: ['onnx', 'encoder', 'eval', 'preferences', 'refine', 'data', 'hierarchy', 'support'],

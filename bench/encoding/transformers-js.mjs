@@ -9,11 +9,13 @@ import { writeSafetensors } from '../../dist/onnx/index.js'
 
 const { onnx, texts, warm, threads, batchSizes, sorted, output } = JSON.parse(readFileSync(process.argv[2], 'utf8'))
 env.allowRemoteModels = false
+const opening = performance.now()
 const extract = await pipeline('feature-extraction', resolve(onnx), {
   dtype: 'fp32',
   local_files_only: true,
   session_options: { intraOpNumThreads: threads, interOpNumThreads: 1 },
 })
+const loadSeconds = (performance.now() - opening) / 1000
 
 async function encode(all, batchSize) {
   const order = [...all.keys()]
@@ -56,5 +58,5 @@ await writeSafetensors(
 const note = `batches of ${best.size}`
 writeFileSync(
   join(output, 'result.json'),
-  JSON.stringify({ seconds, memory, note, versions: { 'transformers.js': env.version } }),
+  JSON.stringify({ seconds, loadSeconds, memory, note, versions: { 'transformers.js': env.version } }),
 )

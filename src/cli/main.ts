@@ -20,6 +20,7 @@ const verbs: Record<string, () => Promise<Verb>> = {
   refine: () => import('./refine.ts'),
   report: () => import('./report.ts'),
   reproduce: () => import('./reproduce.ts'),
+  distill: () => import('./distill.ts'),
   quickstart: () => import('./quickstart.ts'),
   plan: () => import('./plan.ts'),
   doctor: () => import('./doctor.ts'),

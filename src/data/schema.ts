@@ -64,7 +64,13 @@ const boundedTable = tableItem.refine(
   { message: `has more than ${MOST_CELLS} cells, rows times columns of the longest one` },
 )
 
-const itemSchema = z.discriminatedUnion('modality', [textItem, boundedTable, imageItem, videoItem])
+const itemSchema = z.discriminatedUnion('modality', [textItem, boundedTable, imageItem, videoItem], {
+  error: ({ code, input }) => {
+    if (code !== 'invalid_union') return undefined
+    const missing = (input as { modality?: unknown }).modality === undefined
+    return missing ? 'is missing (text, table, image or video)' : 'is none of text, table, image and video'
+  },
+})
 
 const span = z.union(
   [z.tuple([z.number().int(), z.number().int()]), z.tuple([z.number().int(), z.number().int(), z.string()])],

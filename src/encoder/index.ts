@@ -22,7 +22,11 @@ export {
 } from './architecture.ts'
 export { bertEncoder, bertLinearModules, plainBert } from './bert/bert.ts'
 export { type BertConfig, bertConfig } from './bert/config.ts'
+export { type BertFolder, writeBertFolder } from './bert/folder.ts'
 export { createRandomBert, type RandomBertOptions } from './bert/random.ts'
+export { type BertSizes, bertTensorShapes } from './bert/shapes.ts'
+export { SPECIAL_TOKENS, type VocabularyOptions, wordPieceVocabulary } from './bert/wordpiece.ts'
+export { bertWords, countWords } from './bert/words.ts'
 export { checkpointTensors } from './checkpoint-tensors.ts'
 export { type EmbeddingCache, openEmbeddingCache } from './embedding/cache.ts'
 export {

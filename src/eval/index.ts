@@ -21,7 +21,7 @@ export {
   evaluateScores,
 } from './evaluate.ts'
 export { type BenchmarkCounts, type Evaluation, looksText, overlapText, tokensText } from './evaluation.ts'
-export { markdownTable, percent, tokens, withInterval } from './format.ts'
+export { markdownTable, percent, textTable, tokens, withInterval } from './format.ts'
 export type { LevelAccuracy, LevelMedian } from './levels.ts'
 export { type LookCount, splitKey, totalLooks } from './looks.ts'
 export {

@@ -1,5 +1,5 @@
 import { stringify } from 'csv-stringify/sync'
-import type { Estimates, MetricEstimates } from './estimates.ts'
+import type { Estimate, Estimates, MetricEstimates } from './estimates.ts'
 import type { Evaluation } from './evaluation.ts'
 import { percent, textTable, tokens, withInterval } from './format.ts'
 import { METRICS, SELECTION_METRICS } from './metrics.ts'
@@ -125,17 +125,34 @@ export function eachRow<Name extends string>(
 
 export const SELECTION_NAMES = Object.keys(SELECTION_ROWS) as SelectionRow[]
 
-/** Whether the fine-tuned encoder's paired intervals lie above the controls that an encoder has to beat. */
-export function verdictOf(estimates: Estimates, name: string, prefix = ''): string | undefined {
-  const differences = estimates.differences[name]
-  const controls = ['always-left', 'permuted'].map((control) => {
-    const lo = differences?.[`fine-tuned - ${control}`]?.decision_accuracy?.lo
-    return { control, lo }
-  })
+/** Whether the fine-tuned encoder's paired intervals lie above the controls that an encoder has to beat; where not, why not. */
+export function verdictOf(
+  { differences: all, clusters }: Pick<Estimates, 'differences' | 'clusters'>,
+  name: string,
+  prefix = '',
+): string | undefined {
+  const differences = all[name]
   if (differences === undefined || !Object.keys(differences).some((pair) => pair.startsWith('fine-tuned')))
     return undefined
-  const failed = controls.filter(({ lo }) => lo === undefined || lo === null || lo <= 0).map(({ control }) => control)
-  return failed.length === 0
-    ? `${prefix}fine-tuned lies above always-left and above permuted: the paired intervals exclude 0.`
-    : `${prefix}fine-tuned is not shown to lie above ${failed.join(' and ')} (the paired interval reaches 0, or there is none).`
+  const failed = ['always-left', 'permuted'].flatMap((control) => {
+    const why = whyNotAbove(differences[`fine-tuned - ${control}`]?.decision_accuracy, clusters[name])
+    return why === undefined ? [] : [{ control, why }]
+  })
+  const [first] = failed
+  if (first === undefined)
+    return `${prefix}fine-tuned lies above always-left and above permuted: the paired intervals exclude 0.`
+  const above = failed.every(({ why }) => why === first.why)
+    ? `${failed.map(({ control }) => control).join(' and ')} (${first.why})`
+    : failed.map(({ control, why }) => `${control} (${why})`).join(' and ')
+  return `${prefix}fine-tuned is not shown to lie above ${above}.`
+}
+
+/** Why a paired difference is not shown to be above 0; undefined where it is. */
+function whyNotAbove(difference: Estimate | undefined, sources: number | undefined): string | undefined {
+  if (difference === undefined || difference.value === null) return 'not measured'
+  const { lo, hi } = difference
+  if (lo === null || hi === null)
+    return sources === 1 ? 'all questions share one source, so there is no interval' : 'there is no interval'
+  if (lo > 0) return undefined
+  return hi < 0 ? 'the paired interval lies below 0' : 'the paired interval reaches 0'
 }

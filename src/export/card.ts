@@ -6,6 +6,7 @@ import {
   type Pooling,
   readsPictures,
 } from '../encoder/index.ts'
+import { cell, code } from '../support/markdown.ts'
 import type { SelfCheck } from './self-check.ts'
 import { type ExportType, transformersJsType, variantFile } from './variants.ts'
 
@@ -15,6 +16,7 @@ import { type ExportType, transformersJsType, variantFile } from './variants.ts'
  *
  * @param types that the weights are written in
  * @param table Markdown of the run's measured table, where it was evaluated
+ * @param adapted whether an adapter of a run was merged, beside which an evaluation would lie
  */
 export function modelCard(options: {
   profile: EncoderProfile
@@ -22,9 +24,10 @@ export function modelCard(options: {
   types: readonly ExportType[]
   checks: Partial<Record<ExportType, SelfCheck>>
   table: string | undefined
+  adapted: boolean
   bundled: boolean
 }): string {
-  const { profile, settings, types, checks, table, bundled } = options
+  const { profile, settings, types, checks, table, adapted, bundled } = options
   const { id, revision } = settings.base
   const base = code(revision === undefined ? id : `${id}@${revision}`)
   const query = settings.queryEncoder.id
@@ -65,9 +68,12 @@ ${profile.kind === 'onnx' ? '' : typesText(types, pictures ? PARTS : ['model'])}
 ## Measured
 
 ${types.map((type) => measured(type, checks[type] as SelfCheck, profile)).join('\n')}
-${table ?? 'The encoder was not evaluated on a test split.'}
+${table ?? (adapted ? NO_EVALUATION : 'The encoder was exported as it was, without an adapter; evaluations lie beside adapters.')}
 `
 }
+
+const NO_EVALUATION =
+  'No evaluation lies beside the adapter (`eval/summary.md` in the folder of its run): evaluate with that `eval` as --output, then export again.'
 
 function measured(type: ExportType, check: SelfCheck, profile: EncoderProfile): string {
   const { unrounded, refinement } = check
@@ -175,17 +181,6 @@ function refinementText({ instances, trained, exported, sameKept }: NonNullable<
 The same ranges are kept for ${Math.round(sameKept * instances)} of ${instances}.
 `
 }
-
-/** Text as Markdown shows it unchanged, in one line: between more backquotes than it has in a row. */
-function code(text: string): string {
-  const line = text.replace(/\s+/g, ' ')
-  const marks = '`'.repeat(1 + Math.max(0, ...(line.match(/`+/g) ?? []).map((run) => run.length)))
-  const space = /^`|`$/.test(line) ? ' ' : ''
-  return marks + space + line + space + marks
-}
-
-/** Markdown in a cell of a table, which a bar would end, between backquotes, too. */
-const cell = (markdown: string): string => markdown.replaceAll('|', '\\|')
 
 /** A string of JavaScript. */
 const quoted = (text: string): string =>

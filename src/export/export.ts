@@ -80,7 +80,15 @@ export async function exportEncoder(options: ExportOptions): Promise<ExportedEnc
       throw new InputError(`The exported encoder failed its self-check and was not kept: ${wrong.join('; ')}.`, {
         file: output,
       })
-    const card = { profile: encoder, settings, types, checks, table: options.table, bundled: options.bundle ?? false }
+    const card = {
+      profile: encoder,
+      settings,
+      types,
+      checks,
+      table: options.table,
+      adapted: adapter !== undefined,
+      bundled: options.bundle ?? false,
+    }
     await writeFile(join(temporary, 'README.md'), modelCard(card))
     signal?.throwIfAborted()
     const [type = 'fp32'] = types

@@ -54,10 +54,12 @@ async function isRunFolder(folder: string): Promise<boolean> {
   return runSchema.safeParse(parseJson(await readFile(file, 'utf8'), file)).success
 }
 
-/** The folder's own name; for the `eval` of a run the run's. */
+/** The folder's own name; of one that is called by what it holds, as `minilm/run/eval`, the name of what it belongs to. */
 function nameOf(folder: string): string {
   const full = resolve(folder)
-  return basename(full) === 'eval' ? basename(dirname(full)) : basename(full)
+  const name = basename(full)
+  const owner = name === 'eval' || name === 'run' ? nameOf(dirname(full)) : ''
+  return owner === '' ? name : owner
 }
 
 /** Numbers those that have one name. */

@@ -7,9 +7,10 @@ import { chart, legend, percentTicks, seriesDots, seriesOf } from './plot.ts'
 const percent = (value: number): string => `${(100 * value).toFixed(1)} %`
 const grid = { stroke: 'var(--grid)', strokeOpacity: 1 }
 
-/** The figures of an evaluation, each a small chart for every benchmark on common scales. */
+/** The figures of an evaluation, each a small chart for every benchmark on common scales; of one benchmark they stand side by side. */
 export function resultFigures(evaluation: ReportEvaluation): Html {
-  return html`${accuracyFigure(evaluation)}${accuracyByLevelFigure(evaluation)}${scoreByLevelFigure(evaluation)}${recallFigure(evaluation)}`
+  const figures = html`${accuracyFigure(evaluation)}${accuracyByLevelFigure(evaluation)}${scoreByLevelFigure(evaluation)}${recallFigure(evaluation)}`
+  return drawnBenchmarks(evaluation).length === 1 ? html`<div class="side-by-side">${figures}</div>` : figures
 }
 
 function figure(title: string, explanation: string, key: Html | undefined, charts: readonly Html[]): Html {

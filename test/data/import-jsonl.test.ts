@@ -259,6 +259,16 @@ describe('a fault', () => {
     ],
     ['no object', '[1]\n', /in\.jsonl:1: a JSON object was expected/],
     ['an item without id', lines({ text: 'One.' }), /in\.jsonl:1: not a valid item: "id": expected an id/],
+    [
+      'an item without modality',
+      lines({ id: 'x', txt: 'One.' }),
+      /in\.jsonl:1: not a valid item \("x"\): "modality": is missing \(text, table, image or video\)$/,
+    ],
+    [
+      'an item of no known modality',
+      lines({ id: 'x', modality: 'audio' }),
+      /in\.jsonl:1: not a valid item \("x"\): "modality": is none of text, table, image and video$/,
+    ],
     ['an item without text', lines({ id: 'a', text: ' ' }), /in\.jsonl:1: .*empty or only white space/],
     [
       'one id with two contents',

@@ -15,14 +15,26 @@ const check = {
   bounds: { minCosine: 0.9, maxDifference: 0.1 },
 }
 
-async function card(kind: Kind, types: readonly ExportType[], change: { id?: string; node?: string } = {}) {
+async function card(
+  kind: Kind,
+  types: readonly ExportType[],
+  change: { id?: string; node?: string; adapted?: boolean } = {},
+) {
   const profile = await readEncoder(tinyQwen3(kind))
   const settings = canopySettings(profile, profile, { title: true, tableFormat: 'markdown', branching: 2 })
   if (change.id !== undefined) settings.base = { ...settings.base, id: change.id }
   if (change.id !== undefined) settings.queryEncoder = { ...settings.queryEncoder, id: change.id }
   if (change.node !== undefined) settings.prompts = { ...settings.prompts, node: change.node }
   const checks = Object.fromEntries(types.map((type) => [type, check]))
-  return modelCard({ profile, settings, types, checks, table: undefined, bundled: false })
+  return modelCard({
+    profile,
+    settings,
+    types,
+    checks,
+    table: undefined,
+    adapted: change.adapted ?? true,
+    bundled: false,
+  })
 }
 
 describe('the model card', () => {
@@ -49,5 +61,12 @@ describe('the model card', () => {
     expect(text).toContain("queryEncoder: 'a`b|c_<i>d\\'\\\\e\\nf'")
     // a cell of a table ends at a bar that is not escaped
     expect(text).toContain('| instruction for a region | ``Say `what`\\| how.`` |')
+  })
+
+  it('says where no evaluation was found, and no more than that', async () => {
+    expect(await card('qwen3', ['fp32'])).toMatch(/No evaluation lies beside the adapter \(`eval\/summary\.md` in .*\)/)
+    const frozen = await card('qwen3', ['fp32'], { adapted: false })
+    expect(frozen).toContain('exported as it was, without an adapter')
+    expect(frozen).not.toMatch(/not evaluated|No evaluation lies/)
   })
 })

@@ -164,6 +164,18 @@ describe('writeReport', () => {
     expect(data!.evaluations.map(({ name }) => name)).toEqual(['one-eval', 'two-eval'])
   })
 
+  it('calls a run and its evaluation by the folder that holds them, where that says more than "run" and "eval"', async () => {
+    const folder = temporaryFolder()
+    const { dataset, evaluation } = await evaluatedWorld(folder, hostileWorld())
+    const run = writeRun(join(folder, 'a <b> & "c"', 'run'), { dataset })
+    moveEvaluation(evaluation, run)
+    const { output } = await writeReport({ folders: [run] })
+    const { document, data, text } = read(output)
+    expect(document.querySelector('h1')?.textContent).toBe('a <b> & "c"')
+    expect(data!.evaluations.map(({ name }) => name)).toEqual(['a <b> & "c"'])
+    expect(text).not.toContain('a <b>')
+  })
+
   it('draws questions evenly over benchmarks, the same ones for the same seed, and says so', async () => {
     const { items } = hostileWorld()
     const question = (benchmark: string, i: number) => ({

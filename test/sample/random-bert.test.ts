@@ -1,7 +1,6 @@
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
-import { bertWords, SPECIAL_TOKENS, wordPieceVocabulary } from '../../src/encoder/bert/wordpiece.ts'
 import {
   createRandomBert,
   loadTokenizer,
@@ -24,33 +23,6 @@ async function made(options: Partial<RandomBertOptions> = {}): Promise<string> {
   await createRandomBert(folder, { seed: 1, vocabularyFrom: texts, ...sizes, ...options })
   return folder
 }
-
-describe('wordPieceVocabulary', () => {
-  it('splits texts into words as the uncased BERT does', () => {
-    expect(bertWords("The Café's  gate,\n北京")).toEqual(['the', 'cafe', "'", 's', 'gate', ',', '北', '京'])
-  })
-
-  it('starts with the special tokens and turns frequent words into tokens first', () => {
-    const vocabulary = wordPieceVocabulary(texts, 300)
-    expect(vocabulary.slice(0, 5)).toEqual([...SPECIAL_TOKENS])
-    expect(vocabulary).toEqual(expect.arrayContaining(['the', 'keeper', 'lamp', 'bees', 'carry']))
-    expect(vocabulary.indexOf('the')).toBeLessThan(vocabulary.indexOf('keeper'))
-    expect(new Set(vocabulary).size).toBe(vocabulary.length)
-  })
-
-  it('stays within its size, but keeps every character', () => {
-    expect(wordPieceVocabulary(texts, 180)).toHaveLength(180)
-    const least = wordPieceVocabulary(texts, 0)
-    for (const c of new Set(texts.flatMap(bertWords).join('')))
-      expect(least).toEqual(expect.arrayContaining([c, `##${c}`]))
-  })
-
-  it('stops when nothing is left to join', () => {
-    const vocabulary = wordPieceVocabulary(['aa aa b'], 10_000)
-    expect(vocabulary.at(-1)).toBe('aa')
-    expect(vocabulary.length).toBeLessThan(200)
-  })
-})
 
 describe('createRandomBert', () => {
   it('writes the same bytes for the same seed, other weights for another', async () => {

@@ -48,14 +48,14 @@ export interface MetricsLine {
 }
 
 /** The open metrics.jsonl of a run. */
-export interface MetricsFile {
-  write(line: MetricsLine): Promise<void>
+export interface MetricsFile<Line> {
+  write(line: Line): Promise<void>
   /** Waits until the disk has what was written. */
   sync(): Promise<void>
   close(): Promise<void>
 }
 
-export async function openMetrics(path: string): Promise<MetricsFile> {
+export async function openMetrics<Line = MetricsLine>(path: string): Promise<MetricsFile<Line>> {
   const failed = (error: unknown): never => {
     throw fileError(error, 'cannot write the metrics', path)
   }

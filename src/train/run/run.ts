@@ -20,6 +20,7 @@ import { lockRun } from './lock.ts'
 import { cutMetrics, type MetricsLine, openMetrics, readFrozen, type ValidationMetrics } from './metrics.ts'
 import { planRun, type RunPlan } from './plan.ts'
 import { isSelected, writeSelected } from './selected.ts'
+import { warnOfFewDecisions, warnOfFewSteps } from './too-few.ts'
 import { firstState, openTrainer, type Trainer } from './trainer.ts'
 
 export interface TrainOptions {
@@ -201,6 +202,7 @@ async function runSteps(
   const { engine } = trainer
   const paths = runPaths(folder)
   await writeRecords(folder, plan)
+  if (!resumed) warnOfFewSteps(totalSteps, settings, warn)
   const logged = state.unvalidated === undefined ? state.step : state.step - 1
   const missing = await cutMetrics(paths.metrics, resumed ? logged : -1)
   if (missing.length > 0)
@@ -251,22 +253,6 @@ async function runSteps(
       await writeCheckpoint(paths.checkpoints, current, plan.fingerprint, plan.shapes, settings.keep)
     },
   })
-}
-
-/** With fewer decisions than this in the validation part, one more or less that comes out right is over 3 % of them. */
-const FEW_DECISIONS = 30
-
-/** Says when the validation part is too small to tell steps apart. */
-function warnOfFewDecisions(
-  validation: ValidationMetrics | undefined,
-  { validationShare }: TrainSettings,
-  warn: (message: string) => void,
-): void {
-  if (validation === undefined || validation.decisions >= FEW_DECISIONS) return
-  const { decisions } = validation
-  warn(
-    `The validation part has only ${decisions} ${decisions === 1 ? 'decision' : 'decisions'}, so that chance selects the adapter: take more data, or a larger share of them (validationShare is ${validationShare}).`,
-  )
 }
 
 type Work = Omit<TrainResult['work'], 'peakMemory'>
