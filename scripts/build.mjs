@@ -1,9 +1,10 @@
-// Compiles src/ to dist/, bundles the viewer of the report and makes the command line executable.
+// Compiles src/ to dist/, bundles the viewer of the report, adds what require() takes and makes the command line executable.
 import { execFileSync } from 'node:child_process'
-import { chmodSync, existsSync, mkdirSync, rmSync, writeFileSync } from 'node:fs'
+import { chmodSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { writeCommonJs } from './commonjs.mjs'
 import { bundleViewer } from './viewer.mjs'
 
 const root = join(dirname(fileURLToPath(import.meta.url)), '..')
@@ -18,3 +19,5 @@ const { script, style } = await bundleViewer()
 mkdirSync(join(root, 'dist', 'report'), { recursive: true })
 writeFileSync(join(root, 'dist', 'report', 'viewer.js'), script)
 writeFileSync(join(root, 'dist', 'report', 'viewer.css'), style)
+
+await writeCommonJs(root, JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')).exports)

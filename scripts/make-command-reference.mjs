@@ -14,6 +14,8 @@ const root = resolve(import.meta.dirname, '..')
 const { values } = parseArgs({ options: { output: { type: 'string', default: `${root}/docs/commands.md` } } })
 const cli = resolve(process.env.CANOPY_CLI ?? `${root}/dist/cli/main.js`)
 
+const { eventsOption } = await import(resolve(dirname(cli), 'events.js'))
+
 // The help reads the same on every machine: plain, and with caches below "~".
 Object.assign(process.env, { NO_COLOR: '1', HOME: '~', XDG_CACHE_HOME: '~/.cache' })
 delete process.env.CANOPY_DOWNLOADS
@@ -30,7 +32,7 @@ async function help(verb) {
   })
   const { register } = await import(resolve(dirname(cli), `${verb}.js`))
   register(program)
-  program.commands[0].outputHelp()
+  program.commands[0].addOption(eventsOption()).outputHelp()
   return text.trimEnd()
 }
 
@@ -61,7 +63,7 @@ writeFileSync(
 | --- | --- |
 ${summaries.map(({ verb, summary }) => `| [${verb}](#canopy-${verb}) | ${summary} |`).join('\n')}
 
-What \`canopy <verb> --help\` prints. Every verb has \`--json\` for machines; on a terminal progress is shown, otherwise plain lines
+What \`canopy <verb> --help\` prints. Every verb has \`--json\` and \`--events\` for machines; on a terminal progress is shown, otherwise plain lines
 are written. Exit status: 0 done, 1 bad input or failure, 2 bad usage, 130 interrupted (training: 143 for SIGTERM); \`canopy compare\`
 has 3 for a requirement that is not met. In a clone, \`npx canopy\` runs what \`npm run build\` built.
 

@@ -1,31 +1,82 @@
 /**
- * The public library: hierarchies, preference pairs and the refinement rule as pure functions, an encoder pair that refines
- * texts, tables, images and videos, and the same pair's embeddings.
+ * The library that programs refine with: an encoder pair in a worker thread for texts, tables, images and videos, the same pair's
+ * embeddings, stores of embeddings, and hierarchies, preference pairs and the refinement rule as pure functions. What trains, evaluates
+ * and exports is `canopy-encoder/train`.
  *
  * @packageDocumentation
  */
+
 export {
+  type Block as EncodeBlock,
+  type CommonOptions as EncodeCommonOptions,
+  type EmbeddedNode,
+  type Embeddings,
+  type EmbeddingsStoreOptions,
+  type EncodeOptions,
+  type EncodeRun,
+  embeddingsStore,
+  encodeToFile,
+  encodeToStore,
+  type Format as EncodeFormat,
+  fillStore,
+  itemFile,
+  type MergeOptions,
+  mergeShards,
+  type NodeSettings,
+  openEmbeddings,
+  type Plan as EncodePlan,
+  type Selection as EncodeSelection,
+  type Shard,
+  type VerifyOptions,
+  verifyEmbeddings,
+  type Work as EncodeWork,
+} from './encode/index.ts'
+export {
+  type Adapter,
+  type AdapterFeed,
+  adapterFeeds,
+  type CallOptions,
   type Embedded,
   type Embedder,
   type EmbedderOptions,
+  type EmbedOptions,
+  type EncodedInput,
   type Encoder,
   type EncoderInput,
   type EncoderPair,
+  type EncoderProfile,
   encoderInput,
+  type FeatureStore,
+  type InputReader,
   type KeptRange,
+  type LoraTarget,
   type OpenEncoderOptions,
   openEncoder,
   openPair,
   type PairOptions,
+  type Pooling,
+  QueueFullError,
+  type ReadInputsOptions,
+  type RefineCallOptions,
   type RefinedItem,
   type RefineInput,
   readEncoderPair,
+  type Side,
+  type StatedSettings,
+  type TokenSequence,
+  type Uploaded,
+  type UploadFile,
+  type UploadOptions,
+  uploadFolder,
+  type VisualSpan,
 } from './encoder/index.ts'
 export {
   buildHierarchy,
   buildTree,
+  type DroppedAnnotation,
   frameTimes,
   type GoldEntry,
+  type GoldLeaves,
   goldLeaves,
   type Hierarchy,
   type ImageItem,
@@ -43,8 +94,24 @@ export {
   type VideoItem,
 } from './hierarchy/index.ts'
 export { type PairKind, type PreferencePair, preferencePairs } from './preferences/index.ts'
-export { refine } from './refine/index.ts'
+export {
+  type NodeScore,
+  type RefineFunctions,
+  type RefineOptions,
+  type RefineSettings,
+  refine,
+  refineWith,
+  type TextInput,
+} from './refine/index.ts'
+export {
+  type DiskStore,
+  type DiskStoreOptions,
+  type EmbeddingSpace,
+  type EmbeddingStore,
+  openDiskStore,
+} from './store/index.ts'
 export { InputError } from './support/errors.ts'
+export type { Progress } from './support/progress.ts'
 export type {
   Loss,
   LossInput,

@@ -13,14 +13,18 @@ const mayImport: Record<string, string[]> = {
   preferences: ['data', 'hierarchy', 'support'],
   refine: ['hierarchy', 'support'],
   onnx: ['support'],
+  store: ['support'],
   autodiff: ['onnx', 'support'],
   tfjs: ['onnx', 'support'],
-  encoder: ['onnx', 'media', 'refine', 'hierarchy', 'support'],
+  encoder: ['onnx', 'store', 'media', 'refine', 'hierarchy', 'support'],
+  encode: ['encoder', 'store', 'data', 'hierarchy', 'onnx', 'support'],
   eval: ['encoder', 'preferences', 'refine', 'data', 'hierarchy', 'support'],
   train: ['autodiff', 'tfjs', 'onnx', 'encoder', 'eval', 'preferences', 'refine', 'data', 'hierarchy', 'support'],
   distill: ['train', 'autodiff', 'onnx', 'encoder', 'data', 'hierarchy', 'support'],
   report: ['eval', 'media', 'preferences', 'refine', 'data', 'hierarchy', 'support'],
   reproduce: ['train', 'export', 'report', 'encoder', 'eval', 'preferences', 'data', 'hierarchy', 'support'],
+  integrations: ['encoder', 'hierarchy', 'support'],
+  pipeline: ['train', 'export', 'eval', 'encoder', 'support'],
   export: ['onnx', 'encoder', 'eval', 'preferences', 'refine', 'data', 'hierarchy', 'support'],
 }
 
@@ -54,8 +58,10 @@ describe('the rooms of src/', () => {
 
   it('are entered through their index', () => {
     const open = ['support', 'cli']
+    // web.ts takes single files: an index loads its whole room, and with it Node
     const wrong = all.filter(
-      (i) => i.to !== i.from && i.to !== '' && !open.includes(i.to) && !i.path.endsWith('index.ts'),
+      (i) =>
+        i.to !== i.from && i.to !== '' && i.file !== 'web.ts' && !open.includes(i.to) && !i.path.endsWith('index.ts'),
     )
     expect(wrong.map((i) => `${i.file} imports ${i.path}`)).toEqual([])
   })

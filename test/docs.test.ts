@@ -8,8 +8,8 @@ import { temporaryFolder } from './support/temporary.ts'
 
 const root = resolve(import.meta.dirname, '..')
 const read = (file: string): string => readFileSync(join(root, file), 'utf8')
-const pages = ['README.md', ...readdirSync(join(root, 'docs')).map((name) => `docs/${name}`)].filter((file) =>
-  file.endsWith('.md'),
+const pages = ['README.md', 'CHANGELOG.md', ...readdirSync(join(root, 'docs')).map((name) => `docs/${name}`)].filter(
+  (file) => file.endsWith('.md'),
 )
 const manifest = JSON.parse(read('package.json')) as Record<'scripts' | 'dependencies' | 'devDependencies', object>
 
@@ -81,10 +81,10 @@ describe.each(pages)('%s', (page) => {
 })
 
 describe('README.md', () => {
-  it('shows examples/refine.mjs character for character', () => {
-    const shown = /<!-- (examples\/\S+) -->\n\n```js\n(.*?)^```$/ms.exec(read('README.md'))
-    expect(shown?.[1]).toBe('examples/refine.mjs')
-    expect(shown?.[2]).toBe(read('examples/refine.mjs'))
+  it('shows its examples character for character', () => {
+    const shown = [...read('README.md').matchAll(/<!-- (examples\/\S+) -->\n\n```js\n(.*?)```/gs)]
+    expect(shown.map(([, file]) => file)).toEqual(['examples/refine.mjs', 'examples/langchain.mjs'])
+    for (const [, file, text] of shown) expect(text).toBe(read(file as string))
   })
 
   it('gives a reason for every dependency', () => {

@@ -97,6 +97,6 @@ async function run(a: string, b: string, flags: Flags): Promise<void> {
   }
   out.line(comparisonText(comparison, checked))
   if (output !== undefined) out.line(`Written: ${FILES.map((name) => join(output, name)).join(', ')}`)
-  if (flags.json === true) out.json(JSON.parse(json))
+  out.json(JSON.parse(json))
   if (checked.some(({ met }) => !met)) process.exitCode = UNMET
 }

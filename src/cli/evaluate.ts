@@ -1,32 +1,25 @@
 import { dirname, join, resolve } from 'node:path'
 import type { Command } from 'commander'
-import {
-  type CanopySettings,
-  locateEncoder,
-  openPair,
-  openReader,
-  readEncoder,
-  readEncoderPair,
-  settingsDrift,
-} from '../encoder/index.ts'
+import { locateEncoder, openReader, readEncoder } from '../encoder/index.ts'
 import {
   type EvaluationResult,
-  evaluate,
   evaluateScores,
   looksText,
+  marginText,
   metricsJson,
   overlapText,
-  readTrainingData,
   terminalTable,
   tokensText,
 } from '../eval/index.ts'
 import type { TableFormatName } from '../hierarchy/index.ts'
 import type { Device, Precision } from '../onnx/index.ts'
+import { evaluateEncoder, type ValidationSplit, validationSplit } from '../pipeline/index.ts'
 import { UsageError } from '../support/errors.ts'
-import { exists } from '../support/files.ts'
 import {
   deviceOption,
   type EncoderFlags,
+  marginOption,
+  number,
   onErrorOption,
   onnxFileOption,
   poolingOptions,
@@ -65,6 +58,10 @@ interface Flags extends EncoderFlags, StatedFlags {
   sharePrefixes?: boolean
   onError?: 'stop' | 'skip'
   allowOverlap?: boolean
+  margin?: number
+  minRecall?: number
+  validationDataset?: string[]
+  validationSplit?: string
   report: boolean
   json?: boolean
 }
@@ -76,8 +73,8 @@ export function register(program: Command): void {
     .description(
       'Scores every node of the items of a split, refines, and compares with the gold evidence: the frozen encoder beside the\n' +
         'fine-tuned one, beside controls that never read the question and beside flat selection of leaves and nodes. Writes\n' +
-        'decisions.csv, pruning.csv, selection.csv, metrics.json, summary.md, decisions.jsonl (a line for each decision node),\n' +
-        'scores.jsonl (a line for each question and item, with every score) and report.html.\n\n' +
+        'decisions.csv, pruning.csv, selection.csv, margins.csv, metrics.json, summary.md, decisions.jsonl (a line for each\n' +
+        'decision node), scores.jsonl (a line for each question and item, with every score) and report.html.\n\n' +
         'With --scores no encoder runs: the scores of any other model are measured in the same way, of images and videos too.',
     )
     .option('--encoder <folder>', 'node encoder: checkpoint, ONNX or exported folder, or Hugging Face id')
@@ -109,7 +106,22 @@ export function register(program: Command): void {
     .option('--cache <folder>', 'keep embeddings and visual features there, and take them from there')
     .option('--no-share-prefixes', 'compute every node by itself, also what several begin with alike')
     .addOption(onErrorOption())
-    .option('--allow-overlap', 'evaluate although sources of the split were trained on')
+    .option('--allow-overlap', 'evaluate although sources of the split, or of --validation-split, were trained on')
+    .addOption(
+      marginOption(
+        'measure the split at this margin of refinement, too (default: that of canopy.json, where it has one)',
+      ),
+    )
+    .option(
+      '--min-recall <share>',
+      'pick the smallest margin whose gold recall on validation data reaches this, as 0.9, and measure the split at it',
+      number,
+    )
+    .option(
+      '--validation-split <name>',
+      "with --min-recall: split to pick on (default: the validation part of the adapter's run)",
+    )
+    .option('--validation-dataset <folder...>', 'with --validation-split: its datasets (default: --dataset)')
     .option('--no-report', 'leave out report.html, the figures and the viewer of the evidence')
     .option('--json', 'print the metrics as JSON')
     .addHelpText(
@@ -123,9 +135,14 @@ Scores: one JSON object a line, in any order, for every gold item of the split (
 it by the lines' own "headerTokens" and "leafTokens", which all of them have or none; without those as words. A scores.jsonl of
 an evaluation is such a file.
 
+Margins: refinement with a margin m goes into a child that scores at most m below its parent, too, where a child scores as high
+as the parent. All figures are of margin 0, the rule; margins.csv and report.html show what other margins keep. --min-recall picks
+one on questions of sources that neither the split has nor the adapter was trained on, and the results say what it does on the
+split. With --scores, lines for the --validation-split stand in those files, too.
+
 Examples:
   $ canopy evaluate --encoder models/all-MiniLM-L6-v2 --adapter runs/minilm/adapter \\
-      --dataset datasets/hotpotqa datasets/nq --split dev --output runs/minilm/eval
+      --dataset datasets/hotpotqa datasets/nq --split dev --output runs/minilm/eval --min-recall 0.9
   $ canopy evaluate --scores reranker.jsonl --name "my reranker" --dataset datasets/hotpotqa --split dev --output results`,
     )
     .action(run)
@@ -133,6 +150,14 @@ Examples:
 
 async function run(flags: Flags): Promise<void> {
   const out = createOutput({ json: flags.json })
+  if (flags.minRecall === undefined && (flags.validationSplit ?? flags.validationDataset) !== undefined)
+    throw new UsageError('--validation-split and --validation-dataset belong to --min-recall.')
+  if (flags.validationDataset !== undefined && flags.validationSplit === undefined)
+    throw new UsageError('--validation-dataset needs --validation-split, the split of it to pick a margin on.')
+  if (flags.minRecall !== undefined && flags.margin !== undefined)
+    throw new UsageError('--min-recall picks a margin, --margin states one; give one of them.')
+  if (flags.minRecall !== undefined && !(flags.minRecall > 0))
+    throw new UsageError('--min-recall is a share above 0 and at most 1, as 0.9.')
   if (flags.scores === undefined) {
     if (flags.encoder === undefined)
       throw new UsageError('Give --encoder, or --scores to measure scores that you have.')
@@ -172,6 +197,8 @@ async function finish({ estimates, evaluation, looks }: EvaluationResult, flags:
   out.line(`Tokens: ${tokensText(evaluation)}.`)
   if (flags.scores === undefined) out.line(`Overlap with the training data: ${overlapText(evaluation.overlap)}.`)
   if (looks !== undefined) out.line(`Looks: ${looksText(looks)}.`)
+  const margin = marginText(estimates, evaluation)
+  if (margin !== undefined) out.line(`\n${margin}\n`)
   out.line(`Results: ${join(flags.output, 'summary.md')} and the files beside it`)
   if (flags.report) {
     const { writeReport } = await import('../report/index.ts')
@@ -181,26 +208,30 @@ async function finish({ estimates, evaluation, looks }: EvaluationResult, flags:
     for (const note of notes) out.warn(note)
     out.line(`Report: ${output}`)
   }
-  if (flags.json === true) out.json({ ...JSON.parse(metricsJson(estimates, evaluation)), looks })
+  out.json({ ...JSON.parse(metricsJson(estimates, evaluation)), looks })
 }
 
-const common = (flags: Flags) => ({
-  datasets: flags.dataset,
-  split: flags.split,
-  seed: String(flags.seed),
-  resamples: flags.resamples,
-  retrieved: flags.retrieved,
-  output: flags.output,
+const common = ({ dataset: datasets, split, seed, resamples, retrieved, output, minRecall }: Flags) => ({
+  ...{ datasets, split, seed: String(seed), resamples, retrieved, output, minRecall },
 })
+
+/** The split that is named to pick a margin on. */
+const validationFlags = ({
+  validationSplit: split,
+  validationDataset: datasets,
+}: Flags): ValidationSplit | undefined => (split === undefined ? undefined : { split, datasets })
 
 async function runScores(flags: Flags, scores: string[], out: Output): Promise<EvaluationResult> {
   const tokenizer = flags.encoder === undefined ? undefined : await openTokenizer(flags.encoder, out)
-  const { frozenScores, name, tableFormat, branching } = flags
-  return interruptible(async (signal) =>
+  const { frozenScores, name, tableFormat, branching, margin } = flags
+  const validation = validationFlags(flags)
+  return interruptible((signal) =>
     evaluateScores({
       ...common(flags),
       ...{ scores, frozenScores, name, tokenizer, tableFormat, branching },
-      looksFile: await looksFile(flags),
+      ...(margin !== undefined && { margin: { value: margin, origin: 'stated' } }),
+      ...(validation !== undefined && { validation: validationSplit(validation, flags.dataset) }),
+      looksFile: join(dirname(resolve(flags.output)), 'evaluations.jsonl'),
       onProgress: out.progress,
       signal,
     }),
@@ -215,81 +246,18 @@ async function openTokenizer(name: string, out: Output) {
   return { name: profile.id, countTokens: (text: string) => reader.count(text) - special }
 }
 
-async function runEncoders(flags: Flags, encoderName: string, out: Output): Promise<EvaluationResult> {
-  const { adapter: adapterFolder, queryEncoder, onnxFile, pooling, normalize } = flags
-  const pair = await readEncoderPair(encoderName, {
-    ...{ adapter: adapterFolder, queryEncoder, onnxFile, pooling, normalize },
-    ...statedFlags(flags),
-    onProgress: out.progress,
-  })
-  const { encoder, query } = pair
-  for (const difference of settingsDrift(pair.settings)) out.warn(`${difference}.`)
-  const trained: Partial<CanopySettings> = pair.trained ? pair.settings : {}
-  const title = flags.title ?? pair.settings.title
-  const tableFormat = flags.tableFormat ?? pair.settings.tableFormat
-  const branching = flags.branching ?? pair.settings.branching
-  if (trained.title !== undefined && trained.title !== title) {
-    out.warn(`the encoder was trained ${trained.title ? 'with' : 'without'} titles, and is evaluated otherwise.`)
-  }
-  if (trained.tableFormat !== undefined && trained.tableFormat !== tableFormat) {
-    out.warn(`the encoder was trained on tables as ${trained.tableFormat}, and is evaluated on ${tableFormat}.`)
-  }
-  if (trained.branching !== undefined && trained.branching !== branching) {
-    out.warn(`the encoder was trained on trees of branching ${trained.branching}, and is evaluated on ${branching}.`)
-  }
-
-  const opened = await openPair(pair, {
-    ...(flags.threads !== undefined && { threads: flags.threads }),
-    ...(flags.device !== undefined && { device: flags.device }),
-    ...(flags.precision !== undefined && { precision: flags.precision }),
-    ...(flags.tokenBudget !== undefined && { tokenBudget: flags.tokenBudget }),
-    ...(flags.cache !== undefined && { cache: flags.cache }),
-    ...(flags.sharePrefixes !== undefined && { share: flags.sharePrefixes }),
-    warn: out.warn,
-  })
-  const tuned = opened.node === opened.query ? undefined : opened.node
-  try {
-    const { reader } = opened.node
-    const special = reader.count('')
-    const result = await interruptible(async (signal) =>
-      evaluate({
-        ...common(flags),
-        query: opened.query,
-        frozen: opened.query,
-        fineTuned: tuned,
-        names: {
-          query: query.id,
-          frozen: query.id,
-          fineTuned: adapterFolder === undefined ? encoder.id : `${encoder.id} with the adapter ${adapterFolder}`,
-        },
-        countTokens: (text) => reader.count(text) - special,
-        tokenizer: encoder.id,
-        title,
-        tableFormat,
-        branching,
-        trainingData: tuned === undefined ? undefined : await readTrainingData(adapterFolder ?? encoderName),
-        allowOverlap: flags.allowOverlap,
-        onError: flags.onError,
-        looksFile: await looksFile(flags),
-        onProgress: out.progress,
-        signal,
-      }),
-    ).finally(out.done)
-    const counts = [opened.query, ...(tuned === undefined ? [] : [tuned])].map(({ counts }) => counts)
-    const shared = sharedTokensText({
-      computed: counts.reduce((sum, { computedTokens }) => sum + computedTokens, 0),
-      total: counts.reduce((sum, { tokens }) => sum + tokens, 0),
-    })
-    if (shared !== undefined) out.line(shared)
-    return result
-  } finally {
-    await opened.close()
-  }
-}
-
-/** Where the evaluations of a run are counted: in the run that the adapter belongs to, else beside the results. */
-async function looksFile({ adapter, output }: Flags): Promise<string> {
-  const run = adapter === undefined ? undefined : dirname(resolve(adapter))
-  const inRun = run !== undefined && (await exists(join(run, 'config.json')))
-  return join(inRun ? run : dirname(resolve(output)), 'evaluations.jsonl')
+async function runEncoders(flags: Flags, encoder: string, out: Output): Promise<EvaluationResult> {
+  const result = await interruptible((signal) =>
+    evaluateEncoder({
+      ...flags,
+      ...common(flags),
+      ...statedFlags(flags),
+      ...{ encoder, validation: validationFlags(flags) },
+      ...(flags.sharePrefixes !== undefined && { share: flags.sharePrefixes }),
+      ...{ onProgress: out.progress, warn: out.warn, signal },
+    }),
+  ).finally(out.done)
+  const shared = sharedTokensText(result.tokens)
+  if (shared !== undefined) out.line(shared)
+  return result
 }

@@ -1,27 +1,22 @@
-import { readFileSync } from 'node:fs'
-import { dirname, resolve } from 'node:path'
-import { type Command, Option } from 'commander'
-import { changesNothing, readEncoderPair } from '../encoder/index.ts'
-import { readTrainingData } from '../eval/index.ts'
+import { resolve } from 'node:path'
+import { type Command, InvalidArgumentError, Option } from 'commander'
 import {
-  type CheckInstance,
-  type Comparison,
+  type CheckedVariant,
+  checksText,
   comparedText,
-  concerns,
   EXPORT_TYPES,
   type ExportedEncoder,
   type ExportType,
-  exportEncoder,
-  measuredTable,
-  type SelfCheck,
+  MOST_LOST,
 } from '../export/index.ts'
 import type { TableFormatName } from '../hierarchy/index.ts'
 import type { Device } from '../onnx/index.ts'
-import { InputError } from '../support/errors.ts'
-import { heldOutInstances } from '../train/index.ts'
+import { exportAdapter } from '../pipeline/index.ts'
 import {
   deviceOption,
   type EncoderFlags,
+  marginOption,
+  number,
   onnxFileOption,
   poolingOptions,
   type StatedFlags,
@@ -31,7 +26,7 @@ import {
   whole,
 } from './flags.ts'
 import { interruptible } from './interrupt.ts'
-import { createOutput, type Output } from './output.ts'
+import { createOutput } from './output.ts'
 
 interface Flags extends EncoderFlags, StatedFlags {
   encoder: string
@@ -40,9 +35,15 @@ interface Flags extends EncoderFlags, StatedFlags {
   output: string
   dtype: ExportType[]
   bundle?: boolean
+  keepAdapter?: boolean
+  margin?: number
+  maxAccuracyLoss: number
+  force?: boolean
   title?: boolean
   tableFormat?: TableFormatName
   checkItems: number
+  checkDataset?: string
+  checkSplit: string
   threads?: number
   device?: Device
   json?: boolean
@@ -54,8 +55,8 @@ export function register(program: Command): void {
     .summary('write the merged node encoder as an ONNX folder')
     .description(
       'Merges the adapter into its encoder and writes a folder that onnxruntime, transformers.js and sentence-transformers\n' +
-        '(backend="onnx") load as it is. The written files are then compared with the trained encoder, on held-out items of the\n' +
-        'run where they are still there; a folder that fails the comparison is not kept.',
+        '(backend="onnx") load as it is. The written files are then compared with the trained encoder, embeddings and decisions, on\n' +
+        'held-out items of the run or on --check-dataset; a folder that fails the comparison is not kept.',
     )
     .requiredOption(
       '--encoder <folder>',
@@ -70,18 +71,32 @@ export function register(program: Command): void {
     .addOption(
       new Option(
         '--dtype <types...>',
-        'types of the weights of a checkpoint, each a graph of its own, the first one what the folder is opened by; an ONNX graph keeps its own',
+        'types of the weights, each a graph of its own, the first one what the folder is opened by; of an ONNX folder fp32 stands for its graph as it is, and the others take a plain float32 graph',
       )
         .choices(EXPORT_TYPES)
         .default(['fp32'], 'fp32'),
     )
     .option('--bundle', 'put the query encoder into the folder too, so that it refines by itself')
+    .option(
+      '--keep-adapter',
+      'write the adapter beside the weights, too: graphs in the first type that take other adapters over the same encoder',
+    )
+    .addOption(marginOption('margin of refinement that the folder is used with (default: as trained, else 0)'))
     .option('--no-title', 'without an adapter that says so: regions do not start with their title')
     .addOption(tableFormatOption('without an adapter that says so; default: markdown'))
     .addOption(statedOptions('default: as trained')[0])
     .addOption(statedOptions('default: as trained')[1])
     .addOption(statedOptions('default: as trained')[2])
     .option('--check-items <n>', 'held-out items in the comparison, at most', whole(0), 200)
+    .option('--check-dataset <folder>', "data set with gold to compare on, in place of the run's held-out items")
+    .option('--check-split <name>', 'its split', 'dev')
+    .option(
+      '--max-accuracy-loss <points>',
+      'decision accuracy that a graph may lose against the trained encoder, in points; more than chance explains fails',
+      points,
+      MOST_LOST,
+    )
+    .option('--force', 'keep a folder that loses more; its card says so')
     .option('--threads <n>', 'threads of ONNX Runtime (default: all processors)', whole(1))
     .addOption(deviceOption('where the comparison runs'))
     .option('--json', 'print the comparison as JSON')
@@ -90,6 +105,7 @@ export function register(program: Command): void {
       `
 Example:
   $ canopy export --encoder models/all-MiniLM-L6-v2 --adapter runs/minilm/adapter --bundle --output runs/minilm/export
+  $ canopy export --encoder models/all-MiniLM-L6-v2 --adapter adapters/from-peft --dtype fp32 int8 --check-dataset datasets/hotpotqa --output exports/int8
   $ canopy export --encoder models/Qwen3-VL-Embedding-2B --adapter runs/qwen/adapter --dtype fp16 int4 --output runs/qwen/export`,
     )
     .action(run)
@@ -97,98 +113,59 @@ Example:
 
 async function run(flags: Flags): Promise<void> {
   const out = createOutput({ json: flags.json })
-  const { adapter, queryEncoder, onnxFile, pooling, normalize } = flags
-  const pair = await readEncoderPair(flags.encoder, {
-    ...{ adapter, queryEncoder, onnxFile, pooling, normalize },
-    ...statedFlags(flags),
-    onProgress: out.progress,
-  })
-  if (pair.adapter !== undefined && changesNothing(pair.adapter))
-    out.warn(
-      `The adapter ${adapter} changes nothing: no step of its run did better than the frozen encoder. What is exported is the encoder as it was.`,
-    )
-  const runFolder = adapter === undefined ? undefined : dirname(resolve(adapter))
-  const settings = pair.trained
-    ? pair.settings
-    : { ...pair.settings, title: flags.title ?? true, tableFormat: flags.tableFormat ?? 'markdown' }
-  const instances =
-    runFolder === undefined ? [] : await heldOutItems(runFolder, settings.branching, flags.checkItems, out)
-  const { version } = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')) as {
-    version: string
-  }
-  const check = await interruptible(async (signal) =>
-    exportEncoder({
-      encoder: pair.encoder,
-      adapter: pair.adapter,
-      queryEncoder: pair.query,
-      settings,
-      output: flags.output,
-      bundle: flags.bundle,
-      instances,
-      trainingData: adapter === undefined ? undefined : await readTrainingData(adapter),
-      table: runFolder === undefined ? undefined : await measuredTable(runFolder),
-      types: [...new Set(flags.dtype)],
-      version,
-      threads: flags.threads,
-      device: flags.device,
-      onProgress: out.progress,
-      signal,
+  const { checkDataset: dataset, checkSplit: split, checkItems: items } = flags
+  const check = await interruptible((signal) =>
+    exportAdapter({
+      ...flags,
+      ...statedFlags(flags),
+      ...{ types: flags.dtype, check: { dataset, split, items } },
+      onChecked: (found) => out.line(checkText(found)),
+      ...{ onProgress: out.progress, warn: out.warn, signal },
     }),
   ).finally(out.done)
   out.json({ output: resolve(flags.output), ...check })
-  out.line(checkText(check))
-  const { type, others = {} } = check
-  for (const [name, found] of Object.entries({ [type]: check, ...others })) {
-    const why = concerns(name as ExportType, found)
-    if (why.length > 0)
-      out.warn(`The graph in ${name}: ${why.join('; ')}. Measure it on your data before you use it (canopy evaluate).`)
+  for (const { name, loss } of graphsOf(check)) {
+    if (loss.verdict === 'lost') out.warn(`The graph in ${name} was kept because of --force: ${loss.why}.`)
+    if (loss.verdict === 'doubtful')
+      out.warn(
+        `The graph in ${name}: ${loss.why}. Give the comparison more items (--check-items, --check-dataset), or measure it on your data before you use it (canopy evaluate).`,
+      )
   }
   out.line(`Exported encoder: ${flags.output}`)
 }
 
-/** The run's validation items with their questions; none, with a warning, where its data are gone. */
-async function heldOutItems(runFolder: string, branching: number, most: number, out: Output): Promise<CheckInstance[]> {
-  try {
-    return await heldOutInstances(runFolder, branching, most)
-  } catch (error) {
-    if (!(error instanceof InputError)) throw error
-    out.warn(`The run's held-out items cannot be read (${error.message}); comparing on built-in texts only.`)
-    return []
-  }
+function points(value: string): number {
+  const n = number(value)
+  if (n < 0) throw new InvalidArgumentError('Points of decision accuracy were expected, 0 or more.')
+  return n
 }
 
+const graphsOf = (check: ExportedEncoder): CheckedVariant[] => [
+  check,
+  ...Object.values(check.others ?? {}),
+  ...(check.adapterGraph === undefined ? [] : [check.adapterGraph]),
+]
+
 export function checkText(check: ExportedEncoder): string {
-  const { type, others = {}, merged, beside, dequantised } = check
-  const several = Object.keys(others).length > 0
-  const lines = closenessLines(check, several ? `${type}: ` : '')
-  for (const [name, other] of Object.entries(others)) lines.push(...closenessLines(other, `${name}: `))
+  const { merged, beside, dequantised, refinement } = check
+  const on = (n: number, what: string): string => `${n} held-out ${n === 1 ? what : `${what}s`}`
+  const graphs = graphsOf(check)
+  const lines = [
+    `Self-check against the trained encoder. Inputs compared: ${comparedText(check)}${refinement === undefined ? '' : `; ${on(refinement.instances, 'item')} with ${refinement.decisions} decisions, shares in per cent`}.`,
+    checksText(graphs),
+  ]
+  for (const { name, unrounded } of graphs)
+    if (unrounded !== undefined)
+      lines.push(
+        `${name} without rounding: smallest cosine ${unrounded.minCosine.toFixed(7)}, largest difference ${unrounded.maxDifference.toExponential(1)}.`,
+      )
   if (beside > 0)
     lines.push(
-      `The weights of ${beside} modules are quantised: their updates stand beside them${merged > 0 ? `, those of ${merged} others are merged` : ''}.`,
+      `The weights of ${beside} modules are quantised, or have other uses: their updates stand beside them${merged > 0 ? `, those of ${merged} others are merged` : ''}.`,
     )
   if (dequantised > 0)
     lines.push(
       `${dequantised} fused attentions (QAttention) have no place beside their quantised weights: these are float32 now.`,
     )
   return lines.join('\n')
-}
-
-/** With fewer held-out items than this, a single one changes the figures by 5 % and more. */
-const FEW_ITEMS = 20
-
-function closenessLines(check: SelfCheck, begin: string): string[] {
-  const { unrounded, refinement } = check
-  const close = ({ minCosine, maxDifference, bounds }: Comparison): string =>
-    `smallest cosine ${minCosine.toFixed(7)}, largest difference ${maxDifference.toExponential(1)} (at least ${Number(bounds.minCosine.toPrecision(6))}, at most ${bounds.maxDifference.toExponential(1)})`
-  const percent = (x: number): string => `${(100 * x).toFixed(1)} %`
-  const lines = [`${begin}Self-check: inputs compared ${comparedText(check)}, ${close(check)}.`]
-  if (unrounded !== undefined) lines.push(`The same without rounding: ${close(unrounded)}.`)
-  if (refinement !== undefined) {
-    const { trained, exported, instances, sameKept } = refinement
-    const few = instances < FEW_ITEMS ? ', too few to judge by' : ''
-    lines.push(
-      `${begin}On ${instances} held-out ${instances === 1 ? 'item' : 'items'} with ${trained.decisions} decisions${few}: decision accuracy ${percent(trained.decisionAccuracy)} trained, ${percent(exported.decisionAccuracy)} exported; the same ranges kept for ${Math.round(sameKept * instances)} of ${instances}.`,
-    )
-  }
-  return lines
 }

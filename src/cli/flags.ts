@@ -20,6 +20,18 @@ export function number(value: string): number {
   return n
 }
 
+/** Reads a margin of refinement. */
+export function margin(value: string): number {
+  const n = number(value)
+  if (n < 0) throw new InvalidArgumentError('A margin is a number, 0 or more, as 0.03.')
+  return n
+}
+
+/** `--margin`: how far below its parent a child may score and still be entered. */
+export function marginOption(what: string): Option {
+  return new Option('--margin <x>', what).argParser(margin)
+}
+
 /** Reads a token budget: a whole number, or `auto`. */
 export function tokenBudget(value: string): number | 'auto' {
   return value === 'auto' ? 'auto' : whole(16)(value)

@@ -4,6 +4,7 @@ import { Command, CommanderError } from 'commander'
 import pc from 'picocolors'
 import { InputError, UsageError } from '../support/errors.ts'
 import { fileError } from '../support/files.ts'
+import { eventsOption, noteFailure, openEvents, sendEvent } from './events.ts'
 
 type Verb = { register(program: Command): void }
 
@@ -17,7 +18,9 @@ const verbs: Record<string, () => Promise<Verb>> = {
   evaluate: () => import('./evaluate.ts'),
   compare: () => import('./compare.ts'),
   export: () => import('./export.ts'),
+  upload: () => import('./upload.ts'),
   refine: () => import('./refine.ts'),
+  encode: () => import('./encode.ts'),
   report: () => import('./report.ts'),
   reproduce: () => import('./reproduce.ts'),
   distill: () => import('./distill.ts'),
@@ -39,6 +42,15 @@ async function main(argv: string[]): Promise<number> {
     .exitOverride()
   const asked = argv[2] !== undefined && Object.hasOwn(verbs, argv[2]) ? verbs[argv[2]] : undefined
   for (const load of asked === undefined ? Object.values(verbs) : [asked]) (await load()).register(program)
+  for (const verb of program.commands) verb.addOption(eventsOption())
+  program.hook('preAction', (_, verb) => {
+    const { events } = verb.opts<{ events?: string }>()
+    if (events === undefined) return
+    // it is no setting of the verb's
+    verb.setOptionValue('events', undefined)
+    openEvents(events)
+    sendEvent({ event: 'started', version, command: ['canopy', ...argv.slice(2)], pid: process.pid })
+  })
   try {
     if (argv.length <= 2) {
       program.outputHelp()
@@ -52,6 +64,11 @@ async function main(argv: string[]): Promise<number> {
 }
 
 function report(error: unknown): number {
+  if (error instanceof Error && !(error instanceof CommanderError))
+    noteFailure({
+      message: error.message,
+      ...(error instanceof InputError ? { file: error.file, line: error.line } : {}),
+    })
   if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : exitStatus.usage
   if (error instanceof UsageError) {
     process.stderr.write(`${pc.red('error:')} ${error.message}\n`)

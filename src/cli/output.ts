@@ -1,8 +1,13 @@
+import { stripVTControlCharacters } from 'node:util'
 import { SingleBar } from 'cli-progress'
 import pc from 'picocolors'
 import type { Progress } from '../support/progress.ts'
+import { sendEvent } from './events.ts'
 
-/** How a command talks: results on standard output, progress on standard error, so that results can be piped. */
+/**
+ * How a command talks: results on standard output, progress on standard error, so that results can be piped; all of it as events, too,
+ * where `--events` asks for them.
+ */
 export interface Output {
   /** A line for people; silent with `--json`. */
   line(text?: string): void
@@ -59,18 +64,25 @@ export function createOutput(options: { json?: boolean | undefined }): Output {
   }
   return {
     line: (text = '') => {
+      if (text !== '') sendEvent({ event: 'message', level: 'info', text: stripVTControlCharacters(text.trim()) })
       if (options.json) return
       done()
       lines.write(`${text}\n`)
     },
     json: (value) => {
+      sendEvent({ event: 'result', result: value })
       if (options.json) process.stdout.write(`${JSON.stringify(value, null, 2)}\n`)
     },
     warn: (text) => {
+      sendEvent({ event: 'message', level: 'warning', text })
       done()
       process.stderr.write(`${pc.yellow('warning:')} ${text}\n`)
     },
-    progress: (event) => (process.stderr.isTTY ? onTerminal(event) : plain(event)),
+    progress: (event) => {
+      sendEvent({ event: 'progress', ...event })
+      if (process.stderr.isTTY) onTerminal(event)
+      else plain(event)
+    },
     done,
   }
 }

@@ -15,6 +15,7 @@ import { InputError } from '../support/errors.ts'
 import {
   deviceOption,
   type EncoderFlags,
+  marginOption,
   onnxFileOption,
   poolingOptions,
   precisionOption,
@@ -38,6 +39,7 @@ interface Flags extends EncoderFlags, StatedFlags {
   title?: boolean
   tableFormat?: TableFormatName
   branching?: number
+  margin?: number
   threads?: number
   device?: Device
   precision?: Precision
@@ -71,6 +73,11 @@ export function register(program: Command): void {
     .addOption(statedOptions('default: as trained')[1])
     .addOption(statedOptions('default: as trained')[2])
     .option('--branching <n>', 'children of a node of the hierarchy, at most (default: as trained)', whole(2))
+    .addOption(
+      marginOption(
+        'keep, beside what scores as high as its parent, what scores at most so much below it (default: that of canopy.json, else 0)',
+      ),
+    )
     .option('--threads <n>', 'threads of ONNX Runtime (default: all processors)', whole(1))
     .addOption(deviceOption('where the encoders run'))
     .addOption(precisionOption())
@@ -113,6 +120,7 @@ async function run(flags: Flags): Promise<void> {
       title: flags.title ?? pair.settings.title,
       tableFormat: flags.tableFormat ?? pair.settings.tableFormat,
       branching: flags.branching ?? pair.settings.branching,
+      margin: flags.margin ?? pair.settings.margin,
     }
     const refined = await interruptible((signal) =>
       refineItems(encoders, settings, flags.query, items, { signal, onProgress: out.progress }),
@@ -137,6 +145,7 @@ interface Settings {
   title: boolean
   tableFormat: TableFormatName
   branching: number
+  margin: number | undefined
 }
 
 /** A refined item for a person: of each leaf its text, or which part of which file it is. */

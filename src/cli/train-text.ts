@@ -1,16 +1,25 @@
 import { duration } from '../support/progress.ts'
 import type { MetricsLine, TrainResult, TrainSettings } from '../train/index.ts'
+import { sendEvent } from './events.ts'
 import type { Output } from './output.ts'
 import { sharedTokensText } from './shared-tokens.ts'
 
-/** Shows each step: averages over the last ones, and the time left as the whole of this process's steps suggests it. */
-export function reporter(out: Output): (line: MetricsLine, run: { totalSteps: number }) => void {
+/**
+ * Shows each step: averages over the last ones, and the time left as the whole of this process's steps suggests it.
+ *
+ * @param start what step 0 is
+ */
+export function reporter(
+  out: Output,
+  start = 'frozen encoder',
+): (line: MetricsLine, run: { totalSteps: number }) => void {
   const recent: MetricsLine[] = []
   const started = performance.now()
   let steps = 0
   return (line, { totalSteps }) => {
+    sendEvent({ event: 'step', totalSteps, metrics: line })
     if (line.step === 0) {
-      if (line.validation !== undefined) out.line(`frozen encoder: ${validationText(line.validation)}`)
+      if (line.validation !== undefined) out.line(`${start}: ${validationText(line.validation)}`)
       return
     }
     steps++
@@ -57,13 +66,14 @@ const SELECTIONS: Record<TrainSettings['selection'], string> = {
 
 /** Says what a run came to, going by the metric that selected its adapter. */
 export function printResult(out: Output, result: TrainResult, selection: TrainSettings['selection']): void {
-  const { selected, frozen } = result
+  const { selected, frozen, start } = result
+  const [first, name] = start === undefined ? [frozen, 'frozen'] : [start, 'at the start']
   const shown = (metrics: ValidationMetrics): string =>
     selection === 'loss' ? metrics.loss.toFixed(4) : percent(metrics[selection])
   if (result.alreadyFinished) out.line('This run is already finished; nothing is left to do.')
-  if (selected.validation !== undefined && frozen !== undefined)
+  if (selected.validation !== undefined && first !== undefined)
     out.line(
-      `Selected step ${selected.step} of ${result.steps}: validation ${SELECTIONS[selection]} ${shown(selected.validation)}, frozen ${shown(frozen)}.`,
+      `Selected step ${selected.step} of ${result.steps}: validation ${SELECTIONS[selection]} ${shown(selected.validation)}, ${name} ${shown(first)}.`,
     )
   else out.line(`Kept the adapter of step ${selected.step}.`)
   if (result.skipped > 0) out.line(`${result.skipped} steps were not applied; metrics.jsonl says why.`)

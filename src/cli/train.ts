@@ -1,9 +1,10 @@
 import { type Command, Option } from 'commander'
-import { type EncoderModule, encoderModules, locateEncoder, readEncoder, readEncoderPair } from '../encoder/index.ts'
+import { type EncoderModule, encoderModules, locateEncoder, readEncoder } from '../encoder/index.ts'
+import { trainAdapter } from '../pipeline/index.ts'
 import { UsageError } from '../support/errors.ts'
 import { withTimeLeft } from '../support/progress.ts'
 import { TFJS_BACKENDS } from '../tfjs/index.ts'
-import { Interrupted, resolveSettings, statedSettings, type TrainSettingsInput, train } from '../train/index.ts'
+import { Interrupted, resolveSettings, type TrainSettingsInput } from '../train/index.ts'
 import {
   deviceOption,
   type EncoderFlags,
@@ -55,6 +56,10 @@ export function register(program: Command): void {
     .requiredOption('--dataset <folder...>', 'dataset folders that the preferences were built from')
     .requiredOption('--preferences <file...>', 'preferences files, as "canopy preferences" writes them')
     .requiredOption('--output <run>', 'run folder to write, as runs/name')
+    .option(
+      '--adapter <folder>',
+      "LoRA adapter over --encoder to begin from (warm start): a run's adapter/, or PEFT's; its modules, ranks and alphas are kept",
+    )
     .option('--query-encoder <folder>', 'folder or id of the frozen encoder of the questions (default: --encoder)')
     .addOption(onnxFileOption())
     .addOption(poolingOptions()[0])
@@ -140,6 +145,11 @@ Example:
   $ canopy train --encoder models/all-MiniLM-L6-v2 --dataset datasets/hotpotqa datasets/nq \\
       --preferences hotpotqa.train.jsonl nq.train.jsonl --output runs/minilm --epochs 3 --seed 1
   $ canopy train … --device cuda --precision bf16 --token-budget auto
+  $ canopy train … --adapter runs/monday/adapter --output runs/tuesday --epochs 1 --learning-rate 0.0002
+
+With --adapter, step 0 is that adapter: the optimizer begins anew, the query encoder stays frozen, and where no later step does better
+on the validation part, the adapter comes out as it went in. The run keeps a copy in start-adapter/, and training-data.json adds up
+what both were trained on. --rank, --alpha and --targets that say otherwise than the adapter are refused.
 
 A token budget that turns out too large for the memory is halved, and the step done again: that changes no loss beyond rounding.
 What auto measures may differ from run to run, and with it the last bits of the weights; config.json has the number.
@@ -190,11 +200,6 @@ async function run(flags: Flags): Promise<number> {
     return 0
   }
   const settings = await resolveSettings(config, overrides)
-  const pair = await readEncoderPair(encoder, {
-    ...{ queryEncoder, onnxFile, pooling, normalize },
-    ...statedSettings(settings),
-    onProgress: out.progress,
-  })
   let stopped: StopSignal | undefined
   const onStop = (name: StopSignal): void => {
     stopped = name
@@ -203,19 +208,13 @@ async function run(flags: Flags): Promise<number> {
   try {
     const result = await interruptible(
       (signal) =>
-        train({
-          encoder: pair.encoder,
-          queryEncoder: pair.query,
-          datasets: dataset,
-          preferences,
-          output,
-          cache,
-          settings,
-          resume: resume ?? false,
+        trainAdapter({
+          ...{ encoder, queryEncoder, onnxFile, pooling, normalize, cache, settings },
+          ...{ datasets: dataset, preferences, output, resume: resume ?? false },
           command: ['canopy', ...process.argv.slice(2)],
           // a training step's own note says what time is left
           onProgress: process.stderr.isTTY ? out.progress : withTimeLeft(out.progress),
-          onStep: reporter(out),
+          onStep: reporter(out, settings.adapter === null ? undefined : 'adapter that it begins from'),
           warn: out.warn,
           note: out.line,
           signal,

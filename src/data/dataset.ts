@@ -3,8 +3,10 @@ import { type FileHandle, open, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Item, Question } from '../hierarchy/index.ts'
 import { InputError } from '../support/errors.ts'
-import { fileError } from '../support/files.ts'
-import { createKeyTable, sha256 } from './ids.ts'
+import { exists, fileError } from '../support/files.ts'
+import { comesWithPackage, packagedFolder } from '../support/packaged.ts'
+import { sha256 } from './hashes.ts'
+import { createKeyTable } from './ids.ts'
 import { INDEX_NAME, type ItemIndex, openItemIndex, readAt } from './index-file.ts'
 import { canonicalJson, parseJsonLossless } from './json.ts'
 import { readJsonLines } from './jsonl.ts'
@@ -127,6 +129,8 @@ export async function readMeta(folder: string): Promise<DatasetMeta> {
     text = await readFile(file, 'utf8')
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code === 'ENOENT') {
+      const packaged = (await exists(folder)) ? undefined : await packagedFolder(folder)
+      if (packaged !== undefined) throw new InputError(comesWithPackage(folder, packaged), {}, error)
       throw new InputError('no such file; "canopy import" makes a dataset folder of your files', { file }, error)
     }
     throw fileError(error, 'cannot read the dataset', file)

@@ -1,5 +1,5 @@
-import { createHash } from 'node:crypto'
 import type { Item } from '../hierarchy/index.ts'
+import { hashedKey, KEY_BYTES, sha256 } from './hashes.ts'
 import { canonicalJson } from './json.ts'
 
 type DistributiveOmit<T, K extends PropertyKey> = T extends unknown ? Omit<T, K> : never
@@ -15,15 +15,6 @@ export function contentId(content: ItemContent): string {
   return sha256(canonicalJson(content)).toString('hex').slice(0, 32)
 }
 
-export function sha256(text: string): Buffer {
-  return createHash('sha256').update(text).digest()
-}
-
-/** Bytes of a hashed key: 16 of SHA-256, so that two ids never meet in practice. */
-export const KEY_BYTES = 16
-
-export const hashedKey = (key: string): Buffer => sha256(key).subarray(0, KEY_BYTES)
-
 /**
  * A set of strings that numbers them 0, 1, 2, … in the order of their arrival and holds 16 bytes of hash for each instead of the
  * string: about 30 bytes an entry, so that millions of ids fit in memory.
@@ -35,7 +26,7 @@ export interface KeyTable {
   /** The key's number, -1 when it is not there. */
   find(key: string): number
   /** The hash of the entry, as a view. */
-  hash(entry: number): Buffer
+  hash(entry: number): Uint8Array
 }
 
 export function createKeyTable(): KeyTable {

@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { InputError } from '../support/errors.ts'
 import { fileError, writeFileAtomic } from '../support/files.ts'
-import { hashedKey, KEY_BYTES } from './ids.ts'
+import { hashedKey, KEY_BYTES } from './hashes.ts'
 import { readJsonLines } from './jsonl.ts'
 
 /**

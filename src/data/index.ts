@@ -1,5 +1,6 @@
 export { FETCHABLE } from './catalogue.ts'
 export { type CheckOptions, type CheckReport, checkDataset, type Fault, type SplitCount } from './check.ts'
+export type { CountTokens } from './cut.ts'
 export {
   DATASET_FILES,
   type Dataset,
@@ -30,6 +31,7 @@ export {
   readRecords,
 } from './jsonl.ts'
 export { mayHoldMedia } from './media-items.ts'
+export { type ParquetNotes, readParquet, readParquetNotes } from './parquet.ts'
 export { DATASET_SCHEMA, type DatasetMeta, type Place, parseItem, parseQuestion, parseWith } from './schema.ts'
 export { type SplitOptions, type SplitSide, type SplitSummary, splitDataset } from './split.ts'
 export { type DatasetWriter, openDatasetWriter, type WriterOptions } from './writer.ts'

@@ -19,6 +19,8 @@ export interface JsonRecord {
 }
 
 export interface ReadOptions {
+  /** What errors call the file; its path where absent. Of JSON Lines only. */
+  name?: string | undefined
   /** The most bytes that one record may have; bounds the memory. Default {@link MAX_RECORD_BYTES}. */
   maxLineBytes?: number
   /** Given a broken record's error, lets reading go on behind it; without it the error is thrown. */
@@ -146,6 +148,7 @@ function tooLong(limit: number, file: string, line: number): InputError {
  * @throws InputError with file and line: a missing file, a line that is no JSON or no UTF-8, a line over the limit
  */
 export async function* readJsonLines(file: string, options: ReadOptions = {}): AsyncGenerator<JsonRecord> {
+  const name = options.name ?? file
   const limit = options.maxLineBytes ?? MAX_RECORD_BYTES
   const fail = (error: InputError): void => {
     if (options.onError === undefined) throw error
@@ -166,11 +169,11 @@ export async function* readJsonLines(file: string, options: ReadOptions = {}): A
     start = undefined
     line++
     if (total > limit) {
-      fail(tooLong(limit, file, place))
+      fail(tooLong(limit, name, place))
       return undefined
     }
     if (bytes.every(isBlank)) return undefined
-    const decoded = decode(bytes, file, place, 'one JSON object a line', atEnd)
+    const decoded = decode(bytes, name, place, 'one JSON object a line', atEnd)
     if (decoded instanceof InputError) {
       fail(decoded)
       return undefined

@@ -315,3 +315,29 @@ function sizeOf(value: unknown): number {
   if (value === null || typeof value !== 'object') return 4
   return Object.entries(value).reduce((sum, [key, field]) => sum + key.length + 4 + sizeOf(field), 2)
 }
+
+/** What a Parquet file says of itself: how many rows it has, and the texts that its writer left under names of its own. */
+export interface ParquetNotes {
+  rows: number
+  notes: Map<string, string>
+}
+
+/**
+ * Reads a Parquet file's footer.
+ *
+ * @throws InputError when the file is not there, damaged or encrypted
+ */
+export async function readParquetNotes(file: string): Promise<ParquetNotes> {
+  const handle = await open(file, 'r').catch((error: unknown) => {
+    throw fileError(error, 'cannot read the file', file)
+  })
+  try {
+    const metadata = await readMetadata(handle, file, (await handle.stat()).size)
+    const pairs = metadata.key_value_metadata ?? []
+    return { rows: Number(metadata.num_rows), notes: new Map(pairs.map(({ key, value }) => [key, value ?? ''])) }
+  } catch (error) {
+    throw fileError(error, 'cannot read the file', file)
+  } finally {
+    await handle.close()
+  }
+}

@@ -5,10 +5,11 @@
  * - `input/` what is read (texts, pictures, videos) and its token sequences; `rows/` and `prefix/` how these become rows of a graph
  * - `architecture.ts` the table of architectures, whose graphs are built in `bert/`, `qwen3/` and `qwen3-vl/`; `imported/` takes an
  *   ONNX file's graph; `graph.ts` gives either with its rows
- * - `lora/` adapters; `embedding/` computes embeddings, caches them, pairs f0 with fθ; `serve/` refines items in a worker thread
+ * - `lora/` adapters; `embedding/` computes embeddings where a store lacks them, pairs f0 with fθ; `serve/` refines items in a worker thread
  *
  * @packageDocumentation
  */
+export type { KeptRange, RefinedItem } from '../refine/index.ts'
 export {
   defaultTargets,
   layoutOf,
@@ -28,7 +29,6 @@ export { type BertSizes, bertTensorShapes } from './bert/shapes.ts'
 export { SPECIAL_TOKENS, type VocabularyOptions, wordPieceVocabulary } from './bert/wordpiece.ts'
 export { bertWords, countWords } from './bert/words.ts'
 export { checkpointTensors } from './checkpoint-tensors.ts'
-export { type EmbeddingCache, openEmbeddingCache } from './embedding/cache.ts'
 export {
   type Embedded,
   type Embedder,
@@ -56,6 +56,8 @@ export {
 } from './folder/profile.ts'
 export { type EncoderGraph, type EncoderGraphOptions, encoderGraph } from './graph.ts'
 export { type HubOptions, type LocatedEncoder, locateConfiguration, locateEncoder, QUERY_FOLDER } from './hub/hub.ts'
+export { type Uploaded, type UploadOptions, uploadFolder } from './hub/upload.ts'
+export { readUploadFolder, type UploadFile, type UploadFolder } from './hub/upload-folder.ts'
 export {
   arithmeticOf,
   type EncoderModule,
@@ -85,7 +87,7 @@ export {
 } from './input/sequence.ts'
 export { loadTokenizer, type Tokenizer } from './input/tokenizer.ts'
 export { beyondSkipping, stoppedBy, UnreadableError } from './input/unreadable.ts'
-export { readAdapter, readAdapterInfo, writeAdapter } from './lora/adapter.ts'
+export { ADAPTER_FILES, readAdapter, readAdapterInfo, writeAdapter } from './lora/adapter.ts'
 export {
   type Adapter,
   adapterHash,
@@ -101,6 +103,8 @@ export {
   selectTargets,
 } from './lora/lora.ts'
 export { chosenModules, encoderModules } from './lora/modules.ts'
+export { ADAPTER_GRAPH, type AdapterFeed, adapterFeeds, adapterInputs, feedsOf } from './lora/onnx-inputs.ts'
+export { graphNames } from './lora/stored-matrices.ts'
 export {
   type CausalRows,
   type CausalRowsOptions,
@@ -131,6 +135,15 @@ export {
   rowLengthFor,
   runTokens,
 } from './rows/pack.ts'
-export { type KeptRange, type RefinedItem, type RefineInput, refineItems, toHierarchy } from './serve/refine-items.ts'
-export { type Encoder, type OpenEncoderOptions, openEncoder } from './serve/serve.ts'
+export { type RefineInput, toHierarchy } from './serve/refine-input.ts'
+export { refineItems } from './serve/refine-items.ts'
+export {
+  type CallOptions,
+  type Encoder,
+  OPEN_OPTIONS,
+  type OpenEncoderOptions,
+  openEncoder,
+  QueueFullError,
+  type RefineCallOptions,
+} from './serve/serve.ts'
 export type { Weights } from './weights.ts'

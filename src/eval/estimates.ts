@@ -108,18 +108,17 @@ export function resamplingPasses(names: readonly string[], apart: (name: string)
     (name): ResamplingPass => ({ key: name, groups: [name], tables: [{ name, combine: 'pooled' }] }),
   )
   if (together.length === 0) return alone
-  return [
-    ...alone,
-    {
-      // With one benchmark, all three are the same and so are their intervals.
-      key: together.length === 1 ? together[0]! : 'pooled and mean',
-      groups: together,
-      tables: [
-        { name: 'pooled', combine: 'pooled' },
-        { name: 'mean', combine: 'mean' },
-      ],
-    },
-  ]
+  const all: ResamplingPass = {
+    // With one benchmark, all three are the same and so are their intervals.
+    key: together.length === 1 ? together[0]! : 'pooled and mean',
+    groups: together,
+    tables: [
+      { name: 'pooled', combine: 'pooled' },
+      { name: 'mean', combine: 'mean' },
+    ],
+  }
+  if (names.length > 1) return [...alone, all]
+  return [{ ...all, tables: [...alone[0]!.tables, ...all.tables] }]
 }
 
 function ratioOf(sums: ClusterSums, row: RowName, metric: Metric, m: number): Ratio | undefined {

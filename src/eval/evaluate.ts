@@ -11,11 +11,14 @@ import { openGivenScores, type ScoresInput } from './given-lines.ts'
 import { givenQuestions } from './given-scores.ts'
 import type { ScoredQuestion } from './items.ts'
 import { appendLook, countLooks, type LookCount, splitKey } from './looks.ts'
+import { chooseMargin } from './margin-choice.ts'
+import type { MeasuredMargin } from './margin-text.ts'
 import { type NotedScores, notesOn, PICTURE_TOKENS, unreadableNotes } from './notes.ts'
 import type { TrainingData } from './overlap.ts'
 import { collect, encodersWith, requireResultsFolder, writeTables } from './results.ts'
-import type { ModelEncoder } from './scored.ts'
+import type { ModelEncoder, ScoredInstance } from './scored.ts'
 import { type Survey, surveyQuestions } from './survey.ts'
+import { openValidation, type ValidationData } from './validation.ts'
 
 /** What every evaluation needs, wherever the scores come from. */
 export interface EvaluationOptions {
@@ -31,6 +34,12 @@ export interface EvaluationOptions {
   resamples?: number | undefined
   /** Measure what was retrieved beside the gold items, too (where known); yes unless told. */
   retrieved?: boolean | undefined
+  /** A margin of refinement at which the split is measured as well, beside margin 0; 0 or more. */
+  margin?: { value: number; origin: 'stated' | 'canopy.json' } | undefined
+  /** Pick the smallest margin whose gold recall on `validation` is at least this (above 0, at most 1), in place of `margin`. */
+  minRecall?: number | undefined
+  /** What a margin is picked on; nothing of the evaluated split, nor of its sources. */
+  validation?: ValidationData | undefined
   /** Folder of the results, written whole when everything is done. */
   output: string
   /** Log in which evaluations of this run are counted. */
@@ -76,12 +85,14 @@ export interface EvaluationResult {
 /**
  * Measures node encoders on a split: embeds every node of the gold items (and of the other retrieved ones), refines, compares
  * with gold, with the controls and with flat selectors, and writes `decisions.csv`, `pruning.csv`, `selection.csv`,
- * `metrics.json`, `summary.md`, `decisions.jsonl` and `scores.jsonl`. Images and videos are left out and counted where an encoder
+ * `margins.csv`, `metrics.json`, `summary.md`, `decisions.jsonl` and `scores.jsonl`. Everything is measured by the rule (margin 0);
+ * `margins.csv` has what other margins keep. Images and videos are left out and counted where an encoder
  * does not read them. The same input gives the same bytes. Memory grows with the number of sources and of question texts, not with that of nodes' texts or embeddings.
  *
  * @throws InputError for bad data (with file and line), for a benchmark with a reserved name, a question that occurs twice,
  *   sources that the encoder was trained on, a split with nothing that the encoders read, a picture or a video that cannot be
- *   read, and an output folder that holds something else
+ *   read, an output folder that holds something else, and validation data that is absent, empty, trained on or a part of what is evaluated
+ * @throws RangeError for a margin or a recall that can be none
  */
 export async function evaluate(options: EvaluateOptions): Promise<EvaluationResult> {
   const { query, frozen, fineTuned, names, title, countTokens, trainingData, allowOverlap } = options
@@ -102,13 +113,15 @@ export async function evaluate(options: EvaluateOptions): Promise<EvaluationResu
       tokenizer: options.tokenizer,
     },
     configuration: [[query, frozen, fineTuned].map((encoder) => encoder?.fingerprint ?? ''), title],
-    score: (datasets, survey) =>
+    score: (datasets, survey, validation) =>
       embeddedQuestions(datasets, survey, {
         ...{ query, frozen, fineTuned, names, title, countTokens },
         ...settings,
+        ...validation,
         batchNodes: options.batchNodes ?? 512,
         onError: options.onError ?? 'stop',
-        onUnreadable: (item, reason) => unreadable.set(item, reason),
+        // of validation items nothing but a margin is told
+        onUnreadable: (item, reason) => validation ?? unreadable.set(item, reason),
       }),
     unpermuted: 'which has one question: there is no other to ask instead',
     notes: () => [...(multimodal ? [PICTURE_TOKENS] : []), ...unreadableNotes(unreadable)],
@@ -140,7 +153,8 @@ export async function evaluateScores(options: EvaluateScoresOptions): Promise<Ev
           tokenizer: options.tokenizer?.name ?? (given.countsTokens ? 'the scores file' : 'words'),
         },
         configuration: await Promise.all(inputs.map(async ({ file, encoder }) => [encoder, await sha256File(file)])),
-        score: (datasets, survey) => givenQuestions(datasets, survey, given, { ...settings, countTokens: counter }),
+        score: (datasets, survey, validation) =>
+          givenQuestions(datasets, survey, given, { ...settings, ...validation, countTokens: counter }),
         unpermuted: 'some items of which have no permuted scores',
         notes: () => [
           'The scores were computed elsewhere and measured as they are',
@@ -197,7 +211,12 @@ interface Scorer extends NotedScores {
   described: Pick<Evaluation, 'encoders' | 'title' | 'tokens' | 'tokenizer'>
   /** What tells this configuration from another one on the same data. */
   configuration: unknown
-  score(datasets: readonly Dataset[], survey: Survey): AsyncIterable<ScoredQuestion>
+  /** @param validation set where a margin is picked on what is scored */
+  score(
+    datasets: readonly Dataset[],
+    survey: Survey,
+    validation?: Pick<Settings, 'retrieved'>,
+  ): AsyncIterable<ScoredQuestion>
 }
 
 async function run(
@@ -207,6 +226,7 @@ async function run(
 ): Promise<EvaluationResult> {
   const { split, output, tableFormat = 'markdown', branching = 2, retrieved = true, onProgress, signal } = options
   const { seed = '1', resamples = RESAMPLES, looksFile } = options
+  requireMarginOptions(options)
   await requireResultsFolder(output)
   const datasets: Dataset[] = []
   try {
@@ -218,6 +238,9 @@ async function run(
 
     const scorer = await openScorer({ split, tableFormat, branching, retrieved, signal })
     const rows = [...survey.rows.keys()].sort()
+    const selectedBy = scorer.models.includes('fine-tuned') ? 'fine-tuned' : 'frozen'
+    const seen = training.allowOverlap === true ? undefined : training.trainingData
+    const margin = await measuredMargin(options, scorer, selectedBy, datasets, seen)
     const evaluation: Evaluation = {
       schema: 'canopy-evaluation/1',
       split,
@@ -229,10 +252,11 @@ async function run(
       clusters: {},
       counts: Object.fromEntries(rows.map((row) => [row, noCounts()])),
       apart: rows.filter((row) => survey.rows.get(row)!.variant !== undefined),
-      selectedBy: scorer.models.includes('fine-tuned') ? 'fine-tuned' : 'frozen',
+      selectedBy,
       scoreByLevel: {},
       accuracyByLevel: {},
       ...(survey.overlap !== undefined && { overlap: survey.overlap }),
+      ...(margin !== undefined && { margin }),
       notes: [],
     }
     const look = {
@@ -250,9 +274,7 @@ async function run(
       signal?.throwIfAborted()
       requireReadable(evaluation)
       evaluation.notes = notesOn(scorer, evaluation, collected)
-      return writeTables(collected, evaluation, folder, (done, total) =>
-        onProgress?.({ phase: 'bootstrap', done, total }),
-      )
+      return writeTables(collected, evaluation, folder, { signal, onProgress })
     })
     if (looksFile !== undefined) await appendLook(looksFile, { time: new Date().toISOString(), ...look })
     return { estimates, evaluation, looks }
@@ -261,16 +283,59 @@ async function run(
   }
 }
 
+function requireMarginOptions({ margin, minRecall, validation }: EvaluationOptions): void {
+  if (margin !== undefined && !(margin.value >= 0 && margin.value < Number.POSITIVE_INFINITY))
+    throw new RangeError(`A margin is a finite number, 0 or more; ${margin.value} is none.`)
+  if (minRecall === undefined) return
+  if (!(minRecall > 0))
+    throw new RangeError(`A recall to reach is a number above 0 and at most 1; ${minRecall} is none.`)
+  if (minRecall > 1)
+    throw new InputError(
+      `No margin reaches a recall of ${minRecall}: where nothing is dropped it is 1.${minRecall >= 10 && minRecall <= 100 ? ` Did you mean ${Number((minRecall / 100).toPrecision(12))}?` : ''}`,
+    )
+  if (validation === undefined)
+    throw new InputError(
+      'There is no validation data to pick a margin on: name a split of other sources than the evaluated one by --validation-split, and its dataset by --validation-dataset where that is another one. Only where --adapter names an adapter inside a training run, its validation part is taken.',
+    )
+}
+
+/** The margin that is measured beside margin 0: the one stated, or the one that validation items ask for. */
+async function measuredMargin(
+  { margin, minRecall, validation, split, onProgress }: EvaluationOptions,
+  scorer: Scorer,
+  encoder: 'fine-tuned' | 'frozen',
+  evaluated: readonly Dataset[],
+  seen: TrainingData | undefined,
+): Promise<MeasuredMargin | undefined> {
+  const nothing = { encoder, results: {}, differences: {} }
+  if (minRecall === undefined) return margin && { margin: margin.value, origin: margin.origin, ...nothing }
+  const { name } = validation!
+  const { datasets, survey, close } = await openValidation(validation!, evaluated, split, seen)
+  try {
+    const scored = scorer.score(datasets, survey, { retrieved: false })
+    const questions = withProgress(scored, survey.questions, onProgress, 'validation')
+    const { margin, ...found } = await chooseMargin(instancesOf(questions), encoder, minRecall, name)
+    return { margin, origin: 'validation', minRecall, validation: { name, ...found }, ...nothing }
+  } finally {
+    await close()
+  }
+}
+
+async function* instancesOf(questions: AsyncIterable<ScoredQuestion>): AsyncIterable<ScoredInstance> {
+  for await (const { instances } of questions) yield* instances
+}
+
 async function* withProgress(
   questions: AsyncIterable<ScoredQuestion>,
   total: number,
   onProgress: Progress | undefined,
+  phase = 'evaluate',
 ): AsyncIterable<ScoredQuestion> {
   let done = 0
-  onProgress?.({ phase: 'evaluate', done, total })
+  onProgress?.({ phase, done, total })
   for await (const question of questions) {
     yield question
-    onProgress?.({ phase: 'evaluate', done: ++done, total })
+    onProgress?.({ phase, done: ++done, total })
   }
 }
 

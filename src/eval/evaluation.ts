@@ -1,6 +1,7 @@
 import type { TableFormatName } from '../hierarchy/index.ts'
 import type { LevelAccuracy, LevelMedian } from './levels.ts'
 import type { LookCount } from './looks.ts'
+import type { MeasuredMargin } from './margin-text.ts'
 import type { InstanceSums } from './metrics.ts'
 import type { Overlap } from './overlap.ts'
 import type { EncoderName, ModelEncoder, ScoredInstance } from './scored.ts'
@@ -65,6 +66,8 @@ export interface Evaluation {
   overlap?: Overlap | null
   /** How many different configurations, this one included, had seen the split when this one first did. */
   looks?: number
+  /** What refinement keeps at another margin than 0, where one was picked or stated; every other figure is of margin 0. */
+  margin?: MeasuredMargin
   notes: string[]
 }
 

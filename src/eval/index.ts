@@ -24,6 +24,9 @@ export { type BenchmarkCounts, type Evaluation, looksText, overlapText, tokensTe
 export { markdownTable, percent, textTable, tokens, withInterval } from './format.ts'
 export type { LevelAccuracy, LevelMedian } from './levels.ts'
 export { type LookCount, splitKey, totalLooks } from './looks.ts'
+export type { MarginChoice, ValidationMeans } from './margin-choice.ts'
+export { MARGIN_METRICS, type MarginPoint } from './margin-curve.ts'
+export { MARGINS_FILE, type MeasuredMargin, marginSentences, marginText, marginUse } from './margin-text.ts'
 export {
   type InstanceSums,
   METRICS,
@@ -36,6 +39,7 @@ export {
   addTrainingQuestion,
   createOverlapCounter,
   emptyTrainingData,
+  joinedTrainingData,
   type Overlap,
   readTrainingData,
   TRAINING_DATA_FILE,
@@ -63,3 +67,4 @@ export { SELECTION_ROWS, type SelectionRow, select } from './selection.ts'
 export { evaluationIdentity, readEvaluation, type StoredEvaluation } from './stored.ts'
 export { addDenominators, addInstance, type ClusterSums, emptySums } from './sums.ts'
 export { metricsJson, selectionCsv, terminalTable } from './tables.ts'
+export type { ValidationData, ValidationPart } from './validation.ts'

@@ -44,6 +44,17 @@ export function addTrainingQuestion(data: TrainingData, question: Question): voi
   if (question.source !== undefined) data.sources.add(sourceHash(question.source))
 }
 
+/** What two trainings, one after the other, have seen. */
+export function joinedTrainingData(data: TrainingData, before: TrainingData | undefined): TrainingData {
+  return before === undefined
+    ? data
+    : {
+        questions: new Set([...data.questions, ...before.questions]),
+        items: new Set([...data.items, ...before.items]),
+        sources: new Set([...data.sources, ...before.sources]),
+      }
+}
+
 /** Writes {@link TRAINING_DATA_FILE} into a folder, atomically. */
 export async function writeTrainingData(folder: string, data: TrainingData): Promise<void> {
   const sorted = (set: Set<string>): string[] => [...set].sort()

@@ -3,6 +3,7 @@ import { join } from 'node:path'
 import { decisionCase } from '../preferences/index.ts'
 import { InputError } from '../support/errors.ts'
 import { fileError, type LineWriter, openLineWriter, writeFileAtomic } from '../support/files.ts'
+import type { Progress } from '../support/progress.ts'
 import { type Estimates, estimate } from './estimates.ts'
 import { addCounts, type Evaluation } from './evaluation.ts'
 import type { ScoredQuestion } from './items.ts'
@@ -15,6 +16,8 @@ import {
   levelMedians,
 } from './levels.ts'
 import { getOrMake } from './maps.ts'
+import { addLeafMargins, estimateCurve, type LeafMargins, marginGrid, sumCurve } from './margin-curve.ts'
+import { MARGINS_FILE, marginsCsv } from './margin-text.ts'
 import { type InstanceSums, measureInstance, questionSums } from './metrics.ts'
 import {
   ENCODERS,
@@ -27,7 +30,7 @@ import {
   SELECTORS,
   tableRow,
 } from './scored.ts'
-import { SCORES_FILE, scoresLine } from './scores-file.ts'
+import { readScores, SCORES_FILE, scoresLine } from './scores-file.ts'
 import { summaryMarkdown } from './summary.ts'
 import { addDenominators, addInstance, type ClusterSums, emptySums } from './sums.ts'
 import { csvTable, metricsJson, selectionCsv } from './tables.ts'
@@ -37,6 +40,7 @@ export const EVALUATION_FILES = [
   'decisions.csv',
   'pruning.csv',
   'selection.csv',
+  MARGINS_FILE,
   'metrics.json',
   'summary.md',
   'decisions.jsonl',
@@ -68,6 +72,8 @@ export interface Collected {
   sums: ClusterSums
   levels: LevelScores
   decisions: LevelDecisions
+  /** At which margins refinement would keep the leaves that it drops. */
+  leafMargins: LeafMargins
   /** Rows of the tables in which an item has no scores of an encoder. */
   missing: Map<ModelEncoder, Set<string>>
 }
@@ -88,6 +94,7 @@ export async function collect(
     sums: emptySums([...encoders, ...SELECTORS]),
     levels: new Map(),
     decisions: new Map(),
+    leafMargins: new Map(),
     missing: new Map(),
   }
   const writers: LineWriter[] = []
@@ -121,6 +128,7 @@ export async function collect(
         const measured = measureNamed(instance, [...present, ...SELECTORS])
         addInstance(collected.sums, row, instance.source, measured)
         addLevels(collected.levels, instance)
+        addLeafMargins(collected.leafMargins, instance)
         addDecisionLevels(collected.decisions, together, instance, measured)
         addCounts(counts, instance, measured)
         for (const line of decisionLines(instance, measured)) await decisions.write(line)
@@ -135,21 +143,27 @@ export async function collect(
   return collected
 }
 
-/** Estimates everything that was collected, completes `evaluation` and writes the tables into `folder`. */
+/**
+ * Estimates everything that was collected, completes `evaluation` and writes the tables into `folder`, in which the scores of
+ * {@link collect} lie: the curve over margins is taken from them.
+ */
 export async function writeTables(
-  { sums, levels, decisions, missing }: Collected,
+  { sums, levels, decisions, leafMargins, missing }: Collected,
   evaluation: Evaluation,
   folder: string,
-  onProgress?: (done: number, total: number) => void,
+  { signal, onProgress }: { signal?: AbortSignal | undefined; onProgress?: Progress | undefined } = {},
 ): Promise<Estimates> {
   const available = (row: string, encoder: EncoderName): boolean =>
     !isModel(encoder) || missing.get(encoder)?.has(row) !== true
-  const estimates = estimate(sums, {
+  const resampling = {
     seed: evaluation.seed,
     resamples: evaluation.resamples,
     available,
-    apart: (row) => evaluation.apart.includes(row),
-    ...(onProgress && { onProgress }),
+    apart: (row: string) => evaluation.apart.includes(row),
+  }
+  const estimates = estimate(sums, {
+    ...resampling,
+    onProgress: (done, total) => onProgress?.({ phase: 'bootstrap', done, total }),
   })
   evaluation.clusters = estimates.clusters
   for (const name of Object.keys(estimates.benchmarks)) {
@@ -162,11 +176,26 @@ export async function writeTables(
     const medians = MODEL_ENCODERS.map((encoder) => [encoder, levelMedians(levels, name, encoder)] as const)
     evaluation.scoreByLevel[name] = Object.fromEntries(medians.filter(([, of]) => of.length > 0))
   }
+  const { margin } = evaluation
+  const curveSums = await sumCurve(readScores(folder, { signal }), marginGrid(leafMargins, margin))
+  const curve = estimateCurve(sums, curveSums, {
+    ...resampling,
+    against: margin,
+    onProgress: (done, total) => onProgress?.({ phase: 'margins', done, total }),
+  })
+  if (margin !== undefined) {
+    margin.differences = curve.differences
+    for (const point of curve.points) {
+      if (point.encoder === margin.encoder && point.margin === margin.margin)
+        margin.results[point.benchmark] = point.metrics
+    }
+  }
   await writeFileAtomic(join(folder, 'decisions.csv'), csvTable(estimates, 'decisions'))
   await writeFileAtomic(join(folder, 'pruning.csv'), csvTable(estimates, 'pruning'))
   await writeFileAtomic(join(folder, 'selection.csv'), selectionCsv(estimates))
+  await writeFileAtomic(join(folder, MARGINS_FILE), marginsCsv(curve.points, margin))
   await writeFileAtomic(join(folder, 'metrics.json'), metricsJson(estimates, evaluation))
-  await writeFileAtomic(join(folder, 'summary.md'), summaryMarkdown(estimates, evaluation))
+  await writeFileAtomic(join(folder, 'summary.md'), summaryMarkdown(estimates, evaluation, curve.points))
   return estimates
 }
 

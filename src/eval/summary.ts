@@ -2,12 +2,18 @@ import { DECISION_CASES } from '../preferences/index.ts'
 import type { Estimates } from './estimates.ts'
 import { apartText, type BenchmarkCounts, type Evaluation, overlapText, tokensText } from './evaluation.ts'
 import { markdownTable, percent, signed, tokens, withInterval } from './format.ts'
+import type { MarginPoint } from './margin-curve.ts'
+import { marginMarkdown } from './margin-text.ts'
 import { PAPER } from './paper.ts'
 import { ENCODERS, type EncoderName, MODEL_ENCODERS } from './scored.ts'
 import { eachRow, SELECTION_NAMES, shownBenchmarks, verdictOf } from './tables.ts'
 
 /** The readable table of results. */
-export function summaryMarkdown(estimates: Estimates, evaluation: Evaluation): string {
+export function summaryMarkdown(
+  estimates: Estimates,
+  evaluation: Evaluation,
+  curve: readonly MarginPoint[] = [],
+): string {
   const { encoders, counts } = evaluation
   const benchmarks = Object.keys(counts).sort()
   const shown = shownBenchmarks(estimates)
@@ -148,6 +154,8 @@ export function summaryMarkdown(estimates: Estimates, evaluation: Evaluation): s
     ),
   )
   if (apart !== undefined) parts.push(apart)
+
+  parts.push(...marginMarkdown(estimates, evaluation, curve))
 
   parts.push('## Decisions by level')
   parts.push('Decision accuracy by steps of the decision node below the root (number of decision nodes).')

@@ -7,6 +7,11 @@ import {
   readsPictures,
 } from '../encoder/index.ts'
 import { cell, code } from '../support/markdown.ts'
+import { FOR_ADAPTERS, WITH_ADAPTER } from './adapter-graphs.ts'
+import type { CheckedFolder, CheckedVariant } from './check-folder.ts'
+import { checksMarkdown } from './checks-table.ts'
+import type { Comparison } from './closeness.ts'
+import { ownTypes } from './folder.ts'
 import type { SelfCheck } from './self-check.ts'
 import { type ExportType, transformersJsType, variantFile } from './variants.ts'
 
@@ -22,20 +27,19 @@ export function modelCard(options: {
   profile: EncoderProfile
   settings: CanopySettings
   types: readonly ExportType[]
-  checks: Partial<Record<ExportType, SelfCheck>>
+  checks: Partial<Record<ExportType, CheckedVariant>>
+  adapterGraph?: CheckedFolder['adapterGraph']
   table: string | undefined
   adapted: boolean
   bundled: boolean
 }): string {
-  const { profile, settings, types, checks, table, adapted, bundled } = options
+  const { profile, settings, types, checks, adapterGraph, table, adapted, bundled } = options
   const { id, revision } = settings.base
   const base = code(revision === undefined ? id : `${id}@${revision}`)
   const query = settings.queryEncoder.id
   const pictures = readsPictures(profile)
-  const weights =
-    profile.kind === 'onnx'
-      ? 'in the form and the types of the graph that it was trained over'
-      : `in ${types.join(', ')}`
+  const own = ownTypes(profile, types)
+  const weights = own ? 'in the form and the types of the graph that it was trained over' : `in ${types.join(', ')}`
   const first = types[0] ?? 'fp32'
   const opened = bundled ? '' : `, { queryEncoder: ${quoted(query)} }`
   return `---
@@ -57,17 +61,17 @@ this model**${bundled ? ' (it lies in `query-encoder/`)' : ''}; \`canopy.json\` 
 | maximum length | ${profile.maxLength} tokens; what is longer is cut |
 | text of a region | ${settings.title ? '`title` line, then' : 'without title,'} the sentences; of a table the column header, then the rows, as ${settings.tableFormat} |
 | ${pictures ? 'instruction for' : 'prompt of'} a region | ${settings.prompts.node === '' ? 'none' : cell(code(settings.prompts.node))} |
-| branching | ${settings.branching} |
+| branching | ${settings.branching} |${(settings.margin ?? 0) > 0 ? `\n| margin of refinement | ${settings.margin} |` : ''}
 
 \`\`\`ts
 import { openEncoder } from 'canopy-encoder'
 const encoder = await openEncoder('this/folder'${opened})
 const [item] = await encoder.refine(question, [{ title, text }${pictures ? ", { id, modality: 'image', title, image: 'picture.png' }" : ''}])
 \`\`\`
-${profile.kind === 'onnx' ? '' : typesText(types, pictures ? PARTS : ['model'])}${pictures ? partsText(profile, first) : singleText(profile, first)}
+${own ? '' : typesText(types, pictures ? PARTS : ['model'])}${pictures ? partsText(profile, first) : singleText(profile, first, own)}${adapterGraph === undefined ? '' : adapterText(settings, first)}
 ## Measured
 
-${types.map((type) => measured(type, checks[type] as SelfCheck, profile)).join('\n')}
+${measured(checks, adapterGraph)}
 ${table ?? (adapted ? NO_EVALUATION : 'The encoder was exported as it was, without an adapter; evaluations lie beside adapters.')}
 `
 }
@@ -75,13 +79,46 @@ ${table ?? (adapted ? NO_EVALUATION : 'The encoder was exported as it was, witho
 const NO_EVALUATION =
   'No evaluation lies beside the adapter (`eval/summary.md` in the folder of its run): evaluate with that `eval` as --output, then export again.'
 
-function measured(type: ExportType, check: SelfCheck, profile: EncoderProfile): string {
-  const { unrounded, refinement } = check
-  const close = ({ minCosine, maxDifference }: Pick<SelfCheck, 'minCosine' | 'maxDifference'>): string =>
-    `${minCosine.toFixed(7)}, largest difference ${maxDifference.toExponential(1)}`
-  const exact = unrounded === undefined ? '' : `; without rounding ${close(unrounded)}`
-  return `${profile.kind === 'onnx' ? 'Against' : `${type} against`} the trained graph, inputs compared ${comparedText(check)}: smallest cosine ${close(check)}${exact}.
-${refinement === undefined ? '' : refinementText(refinement)}`
+/** What became of the encoder in each graph, as a table. */
+function measured(
+  checks: Partial<Record<ExportType, CheckedVariant>>,
+  adapterGraph: CheckedFolder['adapterGraph'],
+): string {
+  const all = [...Object.values(checks), ...(adapterGraph === undefined ? [] : [adapterGraph])]
+  const [first] = all as [CheckedVariant]
+  const { refinement } = first
+  const close = ({ minCosine, maxDifference }: Comparison): string =>
+    `smallest cosine ${minCosine.toFixed(7)}, largest difference ${maxDifference.toExponential(1)}`
+  const notes = all.flatMap(({ name, unrounded, loss }) => [
+    ...(unrounded === undefined ? [] : [`${name} without rounding: ${close(unrounded)}.`]),
+    ...(loss.verdict === 'lost' ? [`**${name}: ${loss.why}. The export was forced.**`] : []),
+    ...(loss.verdict === 'doubtful' ? [`${name}: ${loss.why}.`] : []),
+  ])
+  return `Every graph against the trained encoder. Inputs compared: ${comparedText(first)}; smallest cosine and largest difference of their embeddings${
+    refinement === undefined
+      ? '.'
+      : `; on ${refinement.instances} held-out ${refinement.instances === 1 ? 'item' : 'items'} with ${refinement.decisions} decisions, in per cent: decision accuracy, decisions that became wrong (lost) and right (won), items pruned, items of which something was dropped, items of which the same ranges are kept. At most ${first.loss.allowed} points of decision accuracy may be lost.`
+  }
+
+${checksMarkdown(all)}
+${notes.length === 0 ? '' : `\n${notes.join('\n\n')}\n`}`
+}
+
+/** How other adapters are served over the same weights. */
+function adapterText(settings: CanopySettings, type: ExportType): string {
+  const [held, fed] = [variantFile(WITH_ADAPTER, type), variantFile(FOR_ADAPTERS, type)]
+  return `
+Many adapters over one encoder: \`onnx/${held}\` has this one beside the weights of ${code(settings.base.id)}, as initializers that are
+inputs, too, under PEFT's keys (\`base_model.model.….lora_A.weight\` [rank, inputs], \`….lora_B.weight\` [outputs, rank], any rank) with
+\`….scaling\` = alpha / rank [1]. Without feeds it computes this encoder; zeros for every B give the frozen one, another adapter's matrices
+that one. \`onnx/${fed}\` takes the same as inputs, for runtimes that cannot override initializers (Node.js, browsers). \`adapter/\` is
+this adapter as PEFT loads it.
+
+\`\`\`js
+import { adapterFeeds } from 'canopy-encoder'
+const feeds = await adapterFeeds('this/folder', 'another/adapter'${type === 'fp32' ? '' : `, { onnxFile: '${held}' }`}) // name -> { data, dims }
+\`\`\`
+`
 }
 
 const SHOWN = { text: 'text', table: 'tables', image: 'pictures', video: 'videos' }
@@ -94,7 +131,7 @@ export function comparedText({ compared, truncated }: SelfCheck): string {
   return `${parts.join(', ')} (${truncated} over-long)`
 }
 
-/** The types of a checkpoint's export, each graphs of its own. */
+/** The types of an export, each graphs of its own. */
 function typesText(types: readonly ExportType[], graphs: readonly string[]): string {
   const rows = types.map((type) => {
     const files = graphs.map((graph) => `\`${variantFile(graph, type)}\``).join(', ')
@@ -122,8 +159,8 @@ Weights that a graph does not hold lie beside it, in the file of its name and \`
 /** Names of poolings in transformers.js. */
 const poolings: Record<Pooling, string> = { mean: 'mean', cls: 'cls', last: 'last_token' }
 
-function singleText(profile: EncoderProfile, first: ExportType): string {
-  if (profile.kind === 'onnx') return profile.architecture === 'bert' ? CUT_BY_TRANSFORMERS_JS : ''
+function singleText(profile: EncoderProfile, first: ExportType, own: boolean): string {
+  if (own) return profile.architecture === 'bert' ? CUT_BY_TRANSFORMERS_JS : ''
   const { pooling, normalize, dimension, width } = profile
   const notes = [
     ...(profile.prompts.node === '' ? [] : ['The prompt goes before the text.']),
@@ -167,18 +204,6 @@ import { AutoModelForImageTextToText } from '@huggingface/transformers'
 const model = await AutoModelForImageTextToText.from_pretrained('this/folder', { dtype: '${transformersJsType(first)}' })
 const { last_hidden_state } = await model({ input_ids, attention_mask, pixel_values, image_grid_thw })
 \`\`\`
-`
-}
-
-function refinementText({ instances, trained, exported, sameKept }: NonNullable<SelfCheck['refinement']>): string {
-  const percent = (x: number): string => `${(100 * x).toFixed(1)} %`
-  return `
-| ${instances} held-out ${instances === 1 ? 'item' : 'items'} of ${trained.decisions} decisions | decision accuracy | pruned items | dropped items |
-|---|---|---|---|
-| trained | ${percent(trained.decisionAccuracy)} | ${percent(trained.prunedItemRate)} | ${percent(trained.droppedItemRate)} |
-| exported | ${percent(exported.decisionAccuracy)} | ${percent(exported.prunedItemRate)} | ${percent(exported.droppedItemRate)} |
-
-The same ranges are kept for ${Math.round(sameKept * instances)} of ${instances}.
 `
 }
 

@@ -63,7 +63,7 @@ function halfTables(graph: Graph): Graph {
     const table = node.op === 'Gather' ? graph.initializers.get(node.inputs[0] ?? '') : undefined
     if (table === undefined || !isExternal(table)) return [node]
     const [name, out] = [`${node.inputs[0]}/half`, node.outputs[0] as string]
-    const found = `${node.name}/half`
+    const found = `${out}/half`
     initializers.set(name, half(table))
     types.set(name, { dtype: 'float16', shape: table.shape })
     types.set(found, { dtype: 'float16', shape: graph.types.get(out)?.shape ?? [] })

@@ -24,17 +24,14 @@ import {
   type Tensor,
 } from '../onnx/index.ts'
 import { InputError } from '../support/errors.ts'
+import type { Written } from './float-graphs.ts'
 
 /** An encoder's own graph with an adapter in it. */
 export interface AdaptedGraph {
   graph: Graph
   /** Folder of the files that its external tensors name. */
   folder: string
-  /** Modules whose weights were changed, and modules that got their update beside them. */
-  merged: string[]
-  beside: string[]
-  /** Fused operators whose quantised weights became floats, so that updates could be merged into them. */
-  dequantised: string[]
+  written: Written
 }
 
 /**
@@ -47,8 +44,7 @@ export interface AdaptedGraph {
  */
 export async function adaptedGraph(profile: EncoderProfile, adapter: Adapter | undefined): Promise<AdaptedGraph> {
   const model = await readImported(profile)
-  const merged: string[] = []
-  const beside: string[] = []
+  const written: Written = { merged: 0, beside: 0, dequantised: 0 }
   let nodes = model.original.nodes
   const initializers = new Map(model.original.initializers)
   const asFloats = new Map<string, string>()
@@ -70,14 +66,14 @@ export async function adaptedGraph(profile: EncoderProfile, adapter: Adapter | u
     if (module.plain && multipliesOnly(model, module)) {
       const stored = await loadTensor(module.weight, weightOf(initializers, module), model.folder)
       initializers.set(module.weight, mergedTensor(stored, module, adapter as Adapter, target))
-      merged.push(target.module)
+      written.merged++
     } else {
       nodes = withUpdateBeside(nodes, initializers, model, module, adapter as Adapter, target, profile.weights)
-      beside.push(target.module)
+      written.beside++
     }
   }
   const graph = prune({ ...model.original, nodes, initializers })
-  return { graph, folder: model.folder, merged, beside, dequantised: [...asFloats.keys()] }
+  return { graph, folder: model.folder, written: { ...written, dequantised: asFloats.size } }
 }
 
 /** (stored - zero point) · scale, both of the whole weight or of its columns: float32 [inputs, columns]. */

@@ -1,6 +1,7 @@
 import { type Embedded, type Embedder, type EncodedInput, type EncoderInput, encoderInput } from '../encoder/index.ts'
-import { accuracyOf, type ScoredTree } from '../eval/index.ts'
+import { judgeDecisions, type ScoredTree, scoreOf } from '../eval/index.ts'
 import { type Hierarchy, type Item, type RenderOptions, renderNode } from '../hierarchy/index.ts'
+import { decisionNodes } from '../preferences/index.ts'
 import { refine } from '../refine/index.ts'
 import { type Closeness, type Comparison, compare, cosine, type FloatType, MERGED_BOUNDS } from './closeness.ts'
 
@@ -29,17 +30,24 @@ export interface SelfCheck extends Comparison {
    */
   unrounded?: Comparison
   /** Refinement on the held-out items by both encoders; absent without instances. */
-  refinement?: {
-    instances: number
-    trained: RefinementFigures
-    exported: RefinementFigures
-    /** Items of which both keep the same ranges, as a share. */
-    sameKept: number
-  }
+  refinement?: Refinement
 }
 
-export interface RefinementFigures {
+/** What two encoders do with the same items. */
+export interface Refinement {
+  instances: number
   decisions: number
+  trained: RefinementFigures
+  exported: RefinementFigures
+  /** Items of which both keep the same ranges, as a share. */
+  sameKept: number
+  /** Decisions that only the trained encoder makes right, and that only the exported one does. */
+  lost: number
+  gained: number
+}
+
+/** Shares; NaN where there is no decision, or no item of several leaves. */
+export interface RefinementFigures {
   decisionAccuracy: number
   prunedItemRate: number
   droppedItemRate: number
@@ -174,19 +182,7 @@ export async function selfCheck(
     check.unrounded = await comparison(reference, rounding.exported, MERGED_BOUNDS[rounding.weights])
   }
   if (instances.length === 0) return check
-
-  const byTrained = scoredTrees(reference, trained)
-  const byExported = scoredTrees(reference, own)
-  return {
-    ...check,
-    refinement: {
-      instances: instances.length,
-      trained: figures(byTrained, keptRanges),
-      exported: figures(byExported, keptRanges),
-      sameKept:
-        byTrained.filter((tree, i) => keptRanges(tree) === keptRanges(byExported[i]!)).length / instances.length,
-    },
-  }
+  return { ...check, refinement: refinementOf(scoredTrees(reference, trained), scoredTrees(reference, own)) }
 }
 
 /** How closely a graph gives the reference's embeddings. */
@@ -266,20 +262,43 @@ export function failures(check: SelfCheck): string[] {
   return wrong
 }
 
-function figures(trees: ScoredTree[], kept: (tree: ScoredTree) => string): RefinementFigures {
-  const several = trees.filter((tree) => tree.nodes.length > 1)
-  const share = (holds: (tree: ScoredTree) => boolean): number => several.filter(holds).length / several.length
-  const rootOf = (tree: ScoredTree): string => `${tree.nodes[0]!.from}-${tree.nodes[0]!.to}`
+/** What two encoders do with the same trees, which each has scored. */
+export function refinementOf(byTrained: readonly ScoredTree[], byExported: readonly ScoredTree[]): Refinement {
+  const kept = { trained: byTrained.map(keptRanges), exported: byExported.map(keptRanges) }
+  const right = { trained: byTrained.flatMap(decisionsRight), exported: byExported.flatMap(decisionsRight) }
+  const decisions = right.trained.length
+  const same = kept.trained.filter((ranges, i) => ranges === kept.exported[i]).length
+  return {
+    instances: byTrained.length,
+    decisions,
+    trained: figures(byTrained, kept.trained, right.trained),
+    exported: figures(byExported, kept.exported, right.exported),
+    sameKept: same / byTrained.length,
+    lost: right.trained.filter((correct, i) => correct && !right.exported[i]).length,
+    gained: right.trained.filter((correct, i) => !correct && right.exported[i]).length,
+  }
+}
+
+/** Whether each decision of a tree comes out right. */
+function decisionsRight({ nodes, gold, scores }: ScoredTree): boolean[] {
+  const decisions = decisionNodes(nodes[0]!, (leaf) => gold[leaf] ?? false)
+  return judgeDecisions(decisions, scoreOf(nodes, scores)).map(({ correct }) => correct)
+}
+
+function figures(trees: readonly ScoredTree[], kept: readonly string[], right: readonly boolean[]): RefinementFigures {
+  const several = trees.flatMap(({ nodes }, i) =>
+    nodes.length > 1 ? [{ root: nodes[0]!, ranges: kept[i] as string }] : [],
+  )
   const leavesOf = (ranges: string): number =>
     ranges.split(',').reduce((sum, range) => {
       const [from, to] = range.split('-').map(Number)
       return sum + (to! - from!)
     }, 0)
-  const { decisions, decisionAccuracy } = accuracyOf(trees)
   return {
-    ...{ decisions, decisionAccuracy },
-    prunedItemRate: share((tree) => kept(tree) !== rootOf(tree)),
-    droppedItemRate: share((tree) => leavesOf(kept(tree)) < tree.nodes[0]!.to - tree.nodes[0]!.from),
+    decisionAccuracy: right.filter(Boolean).length / right.length,
+    prunedItemRate: several.filter(({ root, ranges }) => ranges !== `${root.from}-${root.to}`).length / several.length,
+    droppedItemRate:
+      several.filter(({ root, ranges }) => leavesOf(ranges) < root.to - root.from).length / several.length,
   }
 }
 

@@ -5,6 +5,8 @@ export interface WeightRows {
   readonly shape: readonly number[]
   /** Rows `from` to `to` (exclusive) of the first axis as float32, one behind the other. */
   rows(from: number, to: number): Promise<Float32Array>
+  /** The matrix that this one is the other way round. */
+  readonly turnedFrom?: WeightRows
 }
 
 /** A tensor whose bytes are made while they are written, a part after the other, so that only a part is ever in memory. */
@@ -29,6 +31,25 @@ export async function* blocksOf(weight: WeightRows): AsyncGenerator<Float32Array
   const { count, size } = rowsOf(weight.shape)
   const step = Math.max(1, Math.floor(PART_ELEMENTS / Math.max(1, size)))
   for (let from = 0; from < count; from += step) yield weight.rows(from, Math.min(count, from + step))
+}
+
+/** A matrix the other way round. Every block of its rows takes a pass over the whole matrix. */
+export function transposed(matrix: WeightRows): WeightRows {
+  if (matrix.turnedFrom !== undefined) return matrix.turnedFrom
+  const [height = 0, width = 0] = matrix.shape
+  return {
+    shape: [width, height],
+    turnedFrom: matrix,
+    async rows(from, to) {
+      const values = new Float32Array((to - from) * height)
+      let row = 0
+      for await (const block of blocksOf(matrix))
+        for (let at = 0; at < block.length; at += width, row++)
+          for (let column = from; column < to; column++)
+            values[(column - from) * height + row] = block[at + column] as number
+      return values
+    },
+  }
 }
 
 /** A weight as float32. */

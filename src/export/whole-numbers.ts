@@ -26,6 +26,42 @@ export function byRows(weight: WeightRows): QuantisedWeight {
   })
 }
 
+/** int8 [rows, columns] and float32 [columns]: the same with a scale to a column. The weight is read twice. */
+export function byColumns(weight: WeightRows): QuantisedWeight {
+  const { count, size } = rowsOf(weight.shape)
+  const scales = once(async () => {
+    const largest = new Float32Array(size)
+    for await (const block of blocksOf(weight))
+      for (let i = 0; i < block.length; i++)
+        largest[i % size] = Math.max(largest[i % size] as number, Math.abs(block[i] as number))
+    return largest.map((x) => scaleOf(x / 127))
+  })
+  return {
+    values: {
+      ...{ dtype: 'int8', shape: [count, size] },
+      async *parts() {
+        const found = await scales()
+        for await (const block of blocksOf(weight))
+          yield bytesOfData(Int8Array.from(block, (x, i) => nearest(x / (found[i % size] as number), -127, 127)))
+      },
+    },
+    scales: {
+      ...{ dtype: 'float32', shape: [size] },
+      async *parts() {
+        yield bytesOfData(await scales())
+      },
+    },
+  }
+}
+
+function once<T>(make: () => Promise<T>): () => Promise<T> {
+  let made: Promise<T> | undefined
+  return () => {
+    made ??= make()
+    return made
+  }
+}
+
 /**
  * What MatMulNBits reads: uint8 [rows, blocks, length / 2], two numbers to a byte, the first in its lower half, and float32 [rows,
  * blocks]: w = scale · (q - 8) with q in 0 … 15. The number of a block that is largest by magnitude becomes -8, whose scale may be
@@ -57,10 +93,11 @@ export function byBlocks(weight: WeightRows, length: number): QuantisedWeight {
 }
 
 /**
- * The largest distance of some rows' weights from what their whole numbers stand for, in steps: half a step for rows of {@link byRows},
- * a step in blocks of {@link byBlocks}, whose number 8 there is none for.
+ * The largest distance of some rows' weights from what their whole numbers stand for, in steps: half a step for rows of {@link byRows}
+ * and {@link byColumns}, a step in blocks of {@link byBlocks}, whose number 8 there is none for.
  *
- * @param values as {@link byRows} or {@link byBlocks} make them, with their `scales`
+ * @param values as these make them, with their `scales`
+ * @param scaled what has a scale of its own in 8 bits
  * @returns NaN where any of them is none
  */
 export function stepsOff(
@@ -68,6 +105,7 @@ export function stepsOff(
   size: number,
   values: Int8Array | Uint8Array,
   scales: Float32Array,
+  scaled: 'rows' | 'columns' = 'rows',
 ): number {
   const rows = weights.length / size
   const perRow = scales.length / rows
@@ -76,7 +114,8 @@ export function stepsOff(
   for (let i = 0; i < weights.length; i++) {
     const row = Math.floor(i / size)
     const column = i % size
-    const block = values instanceof Int8Array ? row : row * perRow + Math.floor(column / (2 * length))
+    const own = scaled === 'rows' ? row : column
+    const block = values instanceof Int8Array ? own : row * perRow + Math.floor(column / (2 * length))
     const scale = scales[block] as number
     const off = Math.abs(
       (weights[i] as number) / scale -

@@ -1,5 +1,5 @@
 import { type FileHandle, open, writeFile } from 'node:fs/promises'
-import { basename, join } from 'node:path'
+import { basename, dirname, join } from 'node:path'
 import {
   byteLength,
   bytesOfData,
@@ -46,7 +46,7 @@ export async function writeModel(
   const tensors = [...graph.initializers.values()]
   const bytes = tensors.reduce((sum, { dtype, shape }) => sum + byteLength(dtype, shape), 0)
   const data = dataFile(file)
-  const initializers = bytes <= inside ? await inMemory(graph, stream) : await writeData(data, graph, stream)
+  const initializers = bytes <= inside ? await inMemory(graph, stream) : await writeWeights(data, { graph, stream })
   await writeFile(file, encodeModel({ ...graph, initializers }, info))
   return bytes <= inside ? [basename(file)] : [basename(file), basename(data)]
 }
@@ -61,34 +61,63 @@ async function inMemory(graph: Graph, stream: Writable['stream']): Promise<Graph
   return tensors
 }
 
-/** Writes the larger tensors one behind the other, and returns all with references in their place. */
-async function writeData(file: string, graph: Graph, stream: Writable['stream']): Promise<Graph['initializers']> {
+/**
+ * Writes the larger tensors one behind the other into a file, those that are named `apart` into one beside it.
+ *
+ * @returns all tensors of the graph, with references in the place of those that were written
+ */
+export async function writeWeights(
+  file: string,
+  { graph, stream }: Writable,
+  apart: { file: string; names: ReadonlySet<string> } = { file: '', names: new Set() },
+): Promise<Graph['initializers']> {
   const references = new Map<string, Tensor | ExternalTensor>()
-  const out = await open(file, 'w')
+  const rest = await openData(file)
+  const own = apart.names.size === 0 ? undefined : await openData(join(dirname(file), apart.file))
   try {
-    let offset = 0
     for (const [name, tensor] of graph.initializers) {
       const { dtype, shape } = tensor
       const length = byteLength(dtype, shape)
-      if (length < SMALL_BYTES) {
+      const out = apart.names.has(name) ? own : length < SMALL_BYTES ? undefined : rest
+      if (out === undefined) {
         const data = isExternal(tensor) ? dataFromBytes(dtype, await bytesOf(stream(name, tensor))) : tensor.data
         references.set(name, { dtype, shape, data })
         continue
       }
-      offset = Math.ceil(offset / ALIGNMENT) * ALIGNMENT
+      const parts = isExternal(tensor) ? stream(name, tensor).parts() : [bytesOfData(tensor.data)]
+      references.set(name, { dtype, shape, external: await out.append(name, parts, length) })
+    }
+    await rest.sync()
+    await own?.sync()
+    return references
+  } finally {
+    await rest.close()
+    await own?.close()
+  }
+}
+
+/** A file that tensors are written into, one behind the other. */
+async function openData(file: string) {
+  const out = await open(file, 'w')
+  let end = 0
+  return {
+    async append(
+      name: string,
+      parts: AsyncIterable<Uint8Array> | Iterable<Uint8Array>,
+      length: number,
+    ): Promise<ExternalTensor['external']> {
+      const offset = Math.ceil(end / ALIGNMENT) * ALIGNMENT
       let done = 0
-      for await (const part of isExternal(tensor) ? stream(name, tensor).parts() : [bytesOfData(tensor.data)]) {
+      for await (const part of parts) {
         await writeAll(out, part, offset + done)
         done += part.length
       }
       if (done !== length) throw new RangeError(`"${name}" has ${length} bytes, ${done} came`)
-      references.set(name, { dtype, shape, external: { file: basename(file), offset, length } })
-      offset += length
-    }
-    await out.sync()
-    return references
-  } finally {
-    await out.close()
+      end = offset + length
+      return { file: basename(file), offset, length }
+    },
+    sync: () => out.sync(),
+    close: () => out.close(),
   }
 }
 

@@ -1,17 +1,10 @@
 import { readFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import type { Adapter, EncoderProfile } from '../encoder/index.ts'
-import {
-  byteLength,
-  dataFromBytes,
-  decodeModel,
-  type ExternalTensor,
-  isExternal,
-  loadTensor,
-  type Tensor,
-} from '../onnx/index.ts'
-import { floatGraphs } from './folder.ts'
-import { rowsOf } from './streams.ts'
+import { decodeModel, type Graph, isExternal } from '../onnx/index.ts'
+import { floatGraphs, tensorRows } from './float-graphs.ts'
+import { namesOf } from './quantise.ts'
+import { rowsOf, transposed } from './streams.ts'
 import { type ExportType, variantFile } from './variants.ts'
 import { stepsOff } from './whole-numbers.ts'
 
@@ -22,7 +15,7 @@ const PART_ELEMENTS = 2 ** 21
 const MOST_STEPS: Partial<Record<ExportType, number>> = { int8: 0.501, int4: 1.001 }
 
 /**
- * Reads the whole numbers of a written folder back and compares them with the checkpoint's merged weights.
+ * Reads the whole numbers of a written folder back and compares them with the merged weights.
  *
  * An encoder may be sensitive to the rounding of its weights: how close its embeddings stay does not tell whether all of them, and the
  * adapter in them, were written. This does.
@@ -37,29 +30,31 @@ export async function wrongWeights(
   signal?: AbortSignal,
 ): Promise<string[]> {
   const most = MOST_STEPS[type]
-  if (most === undefined || profile.kind === 'onnx') return []
+  if (most === undefined) return []
   const { graphs, of } = await floatGraphs(profile, adapter, signal)
   const wrong: string[] = []
   for (const [graph, { initializers }] of graphs) {
     const file = join(folder, 'onnx', variantFile(graph, type))
     const written = decodeModel(await readFile(file), file).initializers
     for (const [name, reference] of initializers) {
-      const values = written.get(`${name}/quantised`)
-      const scales = written.get(`${name}/scales`)
-      if (values === undefined || scales === undefined || !isExternal(reference)) continue
-      const { count, size } = rowsOf(reference.shape)
-      const weight = of(reference)
+      const how = isExternal(reference) ? storedAs(name, written) : undefined
+      if (how === undefined || !isExternal(reference)) continue
+      const [values, scales] = [written.get(how.values), written.get(how.scales)]
+      if (values === undefined || scales === undefined) continue
+      const weight = how.turned ? transposed(of(reference)) : of(reference)
+      const { count, size } = rowsOf(weight.shape)
       const step = Math.max(1, Math.floor(PART_ELEMENTS / size))
       let off = 0
       for (let from = 0; from < count; from += step) {
         const to = Math.min(count, from + step)
-        const part = (tensor: Tensor | ExternalTensor) => someRows(name, tensor, from, to, dirname(file))
-        const [q, s] = [await part(values), await part(scales)]
+        const part = (of: typeof values, begin = from, end = to) =>
+          tensorRows(name, of, begin, end, dirname(file)).then(({ data }) => data)
         const found = stepsOff(
           await weight.rows(from, to),
           size,
-          q.data as Int8Array | Uint8Array,
-          s.data as Float32Array,
+          (await part(values)) as Int8Array | Uint8Array,
+          (await (how.columns ? part(scales, 0, size) : part(scales))) as Float32Array,
+          how.columns ? 'columns' : 'rows',
         )
         off = Number.isNaN(found) ? found : Math.max(off, found)
       }
@@ -70,22 +65,13 @@ export async function wrongWeights(
   return wrong
 }
 
-/** Rows `from` to `to` of a written tensor's first axis. */
-async function someRows(
-  name: string,
-  tensor: Tensor | ExternalTensor,
-  from: number,
-  to: number,
-  folder: string,
-): Promise<Tensor> {
-  const { dtype, shape } = tensor
-  const rest = shape.slice(1)
-  const row = byteLength(dtype, rest)
-  if (isExternal(tensor)) {
-    const { file, offset } = tensor.external
-    const external = { file, offset: offset + from * row, length: (to - from) * row }
-    return loadTensor(name, { dtype, shape: [to - from, ...rest], external }, folder)
-  }
-  const bytes = new Uint8Array(tensor.data.buffer, tensor.data.byteOffset + from * row, (to - from) * row)
-  return { dtype, shape: [to - from, ...rest], data: dataFromBytes(dtype, bytes) }
+/** The form that a matrix has in a written graph; undefined where it is stored as floats. */
+function storedAs(name: string, written: Graph['initializers']) {
+  return [
+    { turned: false, columns: false },
+    { turned: false, columns: true },
+    { turned: true, columns: false },
+  ]
+    .map((how) => ({ ...how, ...namesOf(name, how) }))
+    .find(({ scales }) => written.has(scales))
 }

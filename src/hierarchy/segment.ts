@@ -1,5 +1,8 @@
-/** Which rules cut a text into sentences; part of what a node's string depends on, as ICU's own rules are. */
-export const SEGMENTER_VERSION = `canopy-sentences/1 icu/${process.versions.icu}`
+/**
+ * Which rules cut a text into sentences; part of what a node's string depends on, as ICU's own rules are. A browser does not say
+ * which ICU it has.
+ */
+export const SEGMENTER_VERSION = `canopy-sentences/1 icu/${typeof process === 'undefined' ? 'unknown' : (process.versions?.icu ?? 'unknown')}`
 
 const WINDOW = 4096
 
@@ -10,7 +13,7 @@ const segmenter = new Intl.Segmenter('en', { granularity: 'sentence' })
  * goes to the later one, leading white space to the first, trailing white space to the last. A text without any visible
  * character has none. Linear in the length of the text.
  *
- * Boundaries are those of Unicode's sentence segmentation (UAX #29), less those that {@link continues} takes back.
+ * Boundaries are those of Unicode's sentence segmentation (UAX #29), less those that `continues` takes back.
  */
 export function segmentSentences(text: string): [number, number][] {
   const sentences: [number, number][] = []

@@ -43,7 +43,7 @@ export const UNIT_NAMES: Record<OffsetUnit, string> = {
 /** The length of a text in `unit`. */
 export function textLength(text: string, unit: OffsetUnit): number {
   if (unit === 'utf16') return text.length
-  if (unit === 'byte') return Buffer.byteLength(text)
+  if (unit === 'byte') return new TextEncoder().encode(text).length
   let count = 0
   for (const _ of text) count++
   return count

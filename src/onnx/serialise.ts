@@ -21,7 +21,7 @@ import {
   ValueInfoProtoSchema,
 } from 'onnx-buf'
 import { dtypeNumber } from './dtypes.ts'
-import type { Attribute, ExternalTensor, Graph, Node, Subgraph, Tensor } from './graph.ts'
+import type { Attribute, ExternalTensor, Graph, Node, Subgraph, Tensor, ValueType } from './graph.ts'
 import { int64 } from './known.ts'
 import { bytesOfData, checkTensor, isExternal } from './tensor.ts'
 
@@ -46,6 +46,8 @@ export interface ModelInfo {
   producer?: string
   producerVersion?: string
   metadata?: Record<string, string>
+  /** Initializers that a run may be fed others for (they are inputs, too), with the types that it accepts. */
+  overridable?: ReadonlyMap<string, ValueType>
 }
 
 /**
@@ -74,8 +76,11 @@ export function encodeModel(graph: Graph, info: ModelInfo = {}): Uint8Array {
     metadataProps: entries(info.metadata ?? {}),
     graph: create(GraphProtoSchema, {
       name: info.name ?? 'graph',
-      input: graph.inputs.map((name) => valueInfo(graph, name)),
-      output: graph.outputs.map((name) => valueInfo(graph, name)),
+      input: [
+        ...graph.inputs.map((name) => valueInfo(name, graph.types.get(name))),
+        ...[...(info.overridable ?? [])].map(([name, type]) => valueInfo(name, type)),
+      ],
+      output: graph.outputs.map((name) => valueInfo(name, graph.types.get(name))),
       initializer: [...graph.initializers].map(([name, tensor]) => tensorProto(name, tensor)),
       node: graph.nodes.map(nodeProto),
     }),
@@ -108,8 +113,7 @@ function entries(record: Record<string, string>) {
   return Object.entries(record).map(([key, value]) => create(StringStringEntryProtoSchema, { key, value }))
 }
 
-function valueInfo(graph: Graph, name: string): ValueInfoProto {
-  const type = graph.types.get(name)
+function valueInfo(name: string, type: ValueType | undefined): ValueInfoProto {
   if (type === undefined) throw new Error(`The type of "${name}", an input or output of the graph, is not known`)
   const dim = type.shape.map((d) =>
     create(TensorShapeProto_DimensionSchema, {

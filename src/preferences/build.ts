@@ -43,7 +43,7 @@ export interface BuildOptions extends CountOptions {
 export interface DroppedAnnotations {
   reason: string
   count: number
-  /** The first {@link PLACES_KEPT} of them. */
+  /** The first `PLACES_KEPT` of them. */
   places: { question: string; item: string; line: number; annotation: unknown }[]
 }
 

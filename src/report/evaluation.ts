@@ -6,9 +6,12 @@ import {
   type Estimates,
   type Evaluation,
   evaluationIdentity,
+  type MarginPoint,
+  type MeasuredMargin,
   type MetricEstimates,
 } from '../eval/index.ts'
 import { fileError } from '../support/files.ts'
+import { readMargins } from './margins.ts'
 import { parseJsonAs } from './parse.ts'
 
 /** An evaluation as a report shows it. */
@@ -17,6 +20,8 @@ export interface ReportEvaluation {
   folder: string
   estimates: Pick<Estimates, 'benchmarks' | 'differences' | 'selection' | 'selectionDifferences'>
   evaluation: ShownEvaluation
+  /** What refinement keeps over margins; none of an evaluation by an older version. */
+  margins: MarginPoint[]
 }
 
 /** What a report needs to know of an evaluation that is not a metric. */
@@ -36,7 +41,7 @@ export type ShownEvaluation = Pick<
   | 'apart'
   | 'notes'
 > &
-  Partial<Pick<Evaluation, 'title' | 'tableFormat' | 'selectedBy' | 'tokens' | 'overlap' | 'looks'>>
+  Partial<Pick<Evaluation, 'title' | 'tableFormat' | 'selectedBy' | 'tokens' | 'overlap' | 'looks' | 'margin'>>
 
 const number = z.number().nullable()
 const estimate = z.object({ value: number, lo: number, hi: number, n: z.number() })
@@ -44,6 +49,31 @@ const metrics = z.record(z.string(), estimate)
 const table = z.record(z.string(), z.record(z.string(), metrics))
 const byLevel = <T extends z.ZodRawShape>(level: z.ZodObject<T>) =>
   z.record(z.string(), z.record(z.string(), z.array(level))).default({})
+
+const means = z.object({
+  retained_tokens: z.number(),
+  gold_recall: z.number(),
+  gold_precision: z.number(),
+  gold_f1: z.number(),
+})
+const marginSchema: z.ZodType<MeasuredMargin> = z.object({
+  margin: z.number().min(0),
+  encoder: z.enum(['fine-tuned', 'frozen']),
+  origin: z.enum(['stated', 'canopy.json', 'validation']),
+  minRecall: z.number().exactOptional(),
+  validation: z
+    .object({
+      name: z.string(),
+      items: z.number(),
+      sources: z.number(),
+      rows: z.record(z.string(), z.number()),
+      rule: means,
+      chosen: means,
+    })
+    .exactOptional(),
+  results: z.record(z.string(), metrics),
+  differences: z.record(z.string(), metrics),
+})
 
 const evaluationSchema = z.object({
   ...evaluationIdentity,
@@ -63,6 +93,7 @@ const evaluationSchema = z.object({
     z.object({ level: z.number(), decisions: z.number(), correct: z.number(), accuracy: number }),
   ),
   looks: z.number().exactOptional(),
+  margin: marginSchema.exactOptional(),
   notes: z.array(z.string()).default([]),
 })
 
@@ -102,6 +133,7 @@ export async function readEvaluation(folder: string, name: string): Promise<Repo
       selectionDifferences: selection_differences,
     },
     evaluation: evaluation as unknown as ShownEvaluation,
+    margins: await readMargins(folder),
   }
 }
 

@@ -1,5 +1,12 @@
 import * as Plot from '@observablehq/plot'
-import { ENCODERS, type EncoderName, MODEL_ENCODERS, SELECTION_ROWS, type SelectionRow } from '../eval/index.ts'
+import {
+  ENCODERS,
+  type EncoderName,
+  MODEL_ENCODERS,
+  marginSentences,
+  SELECTION_ROWS,
+  type SelectionRow,
+} from '../eval/index.ts'
 import { benchmarkTitle, drawnBenchmarks, type ReportEvaluation } from './evaluation.ts'
 import { type Html, html } from './html.ts'
 import { chart, legend, percentTicks, seriesDots, seriesOf } from './plot.ts'
@@ -9,7 +16,7 @@ const grid = { stroke: 'var(--grid)', strokeOpacity: 1 }
 
 /** The figures of an evaluation, each a small chart for every benchmark on common scales; of one benchmark they stand side by side. */
 export function resultFigures(evaluation: ReportEvaluation): Html {
-  const figures = html`${accuracyFigure(evaluation)}${accuracyByLevelFigure(evaluation)}${scoreByLevelFigure(evaluation)}${recallFigure(evaluation)}`
+  const figures = html`${accuracyFigure(evaluation)}${accuracyByLevelFigure(evaluation)}${scoreByLevelFigure(evaluation)}${recallFigure(evaluation)}${marginFigure(evaluation)}`
   return drawnBenchmarks(evaluation).length === 1 ? html`<div class="side-by-side">${figures}</div>` : figures
 }
 
@@ -298,6 +305,138 @@ function recallFigure(evaluation: ReportEvaluation): Html {
         'flat-node': 'flat node',
       },
     ),
+    charts,
+  )
+}
+
+/** Recall against tokens kept over margins, of every encoder with scores; the rule and the measured margin marked. */
+function marginFigure({ margins, ...evaluation }: ReportEvaluation): Html {
+  const { margin: measured, split } = evaluation.evaluation
+  const present = new Set<EncoderName>()
+  const drawn = drawnBenchmarks({ margins, ...evaluation })
+  // The beginning of the scales of all charts, a tick that no point lies below.
+  const values = margins.flatMap(({ benchmark, metrics: { gold_recall, retained_tokens } }) =>
+    drawn.includes(benchmark) ? [gold_recall?.value ?? 1, retained_tokens?.value ?? 1] : [],
+  )
+  const least = Math.floor(Math.min(0.8, ...values) * 10) / 10
+  const charts = drawn.flatMap((benchmark) => {
+    const points = margins.flatMap(({ benchmark: name, encoder, margin, metrics }) => {
+      const { gold_recall: recall, retained_tokens: tokens } = metrics
+      if (name !== benchmark || typeof recall?.value !== 'number' || typeof tokens?.value !== 'number') return []
+      const { value, lo, hi } = recall
+      return [{ encoder, margin, tokens: tokens.value, recall: value, lo: lo ?? value, hi: hi ?? value }]
+    })
+    if (points.length === 0) return []
+    const encoders = MODEL_ENCODERS.filter((encoder) => points.some((p) => p.encoder === encoder))
+    for (const encoder of encoders) present.add(encoder)
+    const rules = points.filter((p) => p.margin === 0)
+    const main = encoders.includes('fine-tuned') ? 'fine-tuned' : 'frozen'
+    const chosen = points.filter((p) => p.encoder === measured?.encoder && p.margin === measured.margin && p.margin > 0)
+    const told = (p: (typeof points)[number]): string =>
+      `${p.encoder}, margin ${p.margin}: recall ${percent(p.recall)} (${percent(p.lo)} to ${percent(p.hi)}), tokens kept ${percent(p.tokens)}`
+    return [
+      chart({
+        title: benchmarkTitle(benchmark),
+        description: `Recall of gold leaves and tokens kept over margins. ${[...rules, ...chosen].map(told).join('; ')}.`,
+        options: {
+          height: 300,
+          marginBottom: 36,
+          x: {
+            domain: [least, 1],
+            label: 'tokens kept, %',
+            labelAnchor: 'center',
+            labelArrow: 'none',
+            tickFormat: percentTicks,
+            ticks: 5,
+          },
+          y: { domain: [least, 1], label: 'recall, %', tickFormat: percentTicks, ticks: 5 },
+          marks: [
+            Plot.gridY({ ...grid, ticks: 5 }),
+            Plot.gridX({ ...grid, ticks: 5 }),
+            Plot.link([0], {
+              x1: least,
+              y1: least,
+              x2: 1,
+              y2: 1,
+              stroke: 'currentColor',
+              strokeOpacity: 0.35,
+              strokeDasharray: '2 4',
+            }),
+            Plot.areaY(
+              points.filter((p) => p.encoder === main),
+              { x: 'tokens', y1: 'lo', y2: 'hi', fill: seriesOf(main).color, fillOpacity: 0.14, sort: 'tokens' },
+            ),
+            ...encoders.map((encoder) =>
+              Plot.line(
+                points.filter((p) => p.encoder === encoder),
+                {
+                  x: 'tokens',
+                  y: 'recall',
+                  stroke: seriesOf(encoder).color,
+                  strokeWidth: 1.75,
+                  ...(encoder === 'permuted' && { strokeDasharray: '4 3' }),
+                },
+              ),
+            ),
+            ...encoders.map((encoder) =>
+              Plot.dot(
+                points.filter((p) => p.encoder === encoder && p.margin > 0),
+                { x: 'tokens', y: 'recall', r: 1.6, fill: seriesOf(encoder).color, title: told },
+              ),
+            ),
+            ...seriesDots([{ tokens: 1, recall: 1 }], {
+              name: () => 'keep-root',
+              x: (p) => p.tokens,
+              y: (p) => p.recall,
+              r: 5.5,
+              title: () => 'keep-root: the whole item, recall 100 %, tokens kept 100 %',
+            }),
+            ...seriesDots(rules, {
+              name: (p) => p.encoder,
+              x: (p) => p.tokens,
+              y: (p) => p.recall,
+              r: 5.5,
+              title: told,
+            }),
+            Plot.dot(chosen, {
+              x: 'tokens',
+              y: 'recall',
+              r: 7,
+              stroke: 'currentColor',
+              strokeWidth: 1.75,
+              fill: seriesOf(main).color,
+              fillOpacity: 0.35,
+              title: told,
+            }),
+            Plot.text(chosen, {
+              x: 'tokens',
+              y: 'recall',
+              text: (p: (typeof points)[number]) => `margin ${p.margin}`,
+              dx: 9,
+              dy: 12,
+              textAnchor: 'start',
+              fill: 'currentColor',
+              stroke: 'var(--page)',
+              strokeWidth: 4,
+            }),
+          ],
+        },
+      }),
+    ]
+  })
+  const key = html`<div class="legends">${legend(
+    [...MODEL_ENCODERS.filter((encoder) => present.has(encoder)), 'keep-root'],
+    {
+      frozen: 'frozen, margin 0',
+      'fine-tuned': 'fine-tuned, margin 0',
+      permuted: 'permuted, margin 0',
+      'keep-root': 'keep-root: everything',
+    },
+  )}<p class="key-note">${measured !== undefined && measured.margin > 0 && 'ring: the margin that was picked or stated · '}band: 95 % interval of the recall · dotted line: as much dropped at random</p></div>`
+  return figure(
+    'Recall and tokens over margins',
+    `Each line starts at the rule, margin 0, and ends where nothing is dropped: with a larger margin, refinement also goes into children that score a little below their parent. Means over gold items with two or more leaves. All other figures, and the replay below, are of margin 0.`,
+    html`${measured && marginSentences(measured, split).map((sentence) => html`<p>${sentence}</p>`)}${key}`,
     charts,
   )
 }

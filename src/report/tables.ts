@@ -31,11 +31,24 @@ export function resultTables(evaluation: ReportEvaluation): Html {
       return metrics === undefined ? [] : [{ benchmark, name, cells: SELECTION.map((c) => c.cell(metrics)) }]
     }),
   )
+  const { margin } = evaluation.evaluation
+  const marginRows = shown.flatMap((benchmark) => {
+    const rule = margin && estimates.benchmarks[benchmark]?.[margin.encoder]
+    const measured = margin?.results[benchmark]
+    const difference = margin?.differences[benchmark]
+    if (rule === undefined || measured === undefined || difference === undefined) return []
+    return [
+      { benchmark, name: 'margin 0', cells: MARGIN.map((c) => c.cell(rule)) },
+      { benchmark, name: `margin ${margin!.margin}`, cells: MARGIN.map((c) => c.cell(measured)) },
+      { benchmark, name: 'difference', cells: MARGIN.map((c) => c.difference(difference)) },
+    ]
+  })
   const questionRows = encoderRows(PER_QUESTION, (metrics) => (metrics.tokens_all?.n ?? 0) > 0)
   return html`
     ${table('Decisions', 'Decision accuracy, overall and by where the gold lies below the node; %.', DECISIONS, encoderRows(DECISIONS))}
     ${table('Paired differences of decisions', 'In points, with 95 % intervals.', DECISION_DIFFERENCES, differenceRows(estimates.differences, DECISION_DIFFERENCES))}
     ${table('Pruning', 'Gold items with two or more leaves; %.', PRUNING, encoderRows(PRUNING))}
+    ${table('Margin', `What the ${margin?.encoder} scores keep at the margin that was picked or stated, beside the rule; %, differences in points.`, MARGIN, marginRows)}
     ${table('Tokens per question', 'Kept on the gold items, on other retrieved items and on both.', PER_QUESTION, questionRows)}
     ${table('Selection of evidence', 'The same gold items; tokens kept are a mean per item, the rest %.', SELECTION, selectionRows)}
     ${table('Paired differences of selection', 'In tokens or points, with 95 % intervals.', SELECTION, differenceRows(estimates.selectionDifferences, SELECTION))}
@@ -101,6 +114,11 @@ const PRUNING = [
   share('tokens kept', 'retained_tokens'),
   ...AGREEMENT,
   share('truncated nodes', 'truncated_nodes'),
+]
+const MARGIN = [
+  ...AGREEMENT,
+  share('tokens kept', 'retained_tokens'),
+  share('of all retrieved items', 'tokens_all_ratio'),
 ]
 const PER_QUESTION = [
   count('questions', 'tokens_all'),

@@ -85,7 +85,7 @@ export function readPair(
   const encoder = typeof config.encoder === 'string' ? config.encoder : placesOf(root).encoder
   return readEncoderPair(encoder, {
     ...{ adapter, queryEncoder: config.queryEncoder, onProgress },
-    ...(adapter === undefined && settings !== undefined && statedSettings(settings)),
+    ...(settings !== undefined && (adapter ?? settings.adapter) === settings.adapter && statedSettings(settings)),
     ...(offline && { offline }),
   })
 }

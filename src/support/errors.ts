@@ -21,3 +21,6 @@ export class InputError extends Error {
 export class UsageError extends Error {
   override name = 'UsageError'
 }
+
+/** A message that another sentence follows. */
+export const ended = (message: string): string => (/[.!?]$/.test(message) ? message : `${message}.`)

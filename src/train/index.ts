@@ -1,4 +1,4 @@
-export { type HeldOutInstance, heldOut, heldOutInstances } from './data/held-out.ts'
+export { type HeldOutInstance, type HeldOutPart, heldOut, heldOutInstances, heldOutParts } from './data/held-out.ts'
 export { withUnitLength } from './engine/graph.ts'
 export { Interrupted } from './loop.ts'
 export { hashLossModule } from './loss/files.ts'
@@ -13,11 +13,12 @@ export {
 } from './loss/module.ts'
 export { largestThatFits } from './memory/fit.ts'
 export { type MemoryPlan, memoryPlan, type PhaseMemory, type PlannedDevice, type RunSize } from './memory/plan.ts'
-export { type RunConfig, runPaths } from './run/folder.ts'
+export { isRun, type RunConfig, runPaths } from './run/folder.ts'
 export { lockRun } from './run/lock.ts'
 export { cutMetrics, type MetricsLine, openMetrics, type ValidationMetrics } from './run/metrics.ts'
 export { type TrainOptions, type TrainResult, train } from './run/run.ts'
 export { machine, versions } from './run/versions.ts'
+export { requireStart } from './run/warm-start.ts'
 export { resolveSettings, statedSettings, type TrainSettings, type TrainSettingsInput } from './settings.ts'
 export {
   type AdamWState,

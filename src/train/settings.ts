@@ -49,11 +49,16 @@ const schema = z.strictObject({
   /** ω: weight of the decision nodes (or items) of a benchmark; 1 for those that aren't named. */
   benchmarkWeights: z.record(z.string(), weight).default({}),
 
-  /** Rank r of the LoRA matrices. */
-  rank: count.default(16),
-  /** LoRA's alpha: the update is scaled by alpha / rank. */
-  alpha: positive.max(1e6).default(32),
-  /** Patterns of the module names that LoRA adapts; null: the architecture's own. */
+  /**
+   * Folder of a LoRA adapter that training begins from, whose modules, ranks and alphas are the run's; null: matrices that change
+   * nothing. Relative to the config file, or to the working directory where it is given on the command line.
+   */
+  adapter: z.string().min(1).nullable().default(null),
+  /** Rank r of the LoRA matrices; null: 16, or as the adapter has it that training begins from. */
+  rank: count.nullable().default(null),
+  /** LoRA's alpha: the update is scaled by alpha / rank; null: 32, or as the adapter has it that training begins from. */
+  alpha: positive.max(1e6).nullable().default(null),
+  /** Patterns of the module names that LoRA adapts; null: the architecture's own, or those of the adapter that training begins from. */
   targets: z.array(z.string().min(1)).min(1).nullable().default(null),
 
   /** Peak learning rate. */
@@ -125,10 +130,13 @@ const schema = z.strictObject({
   threads: count.nullable().default(null),
 })
 
-/** Every setting of a training run, resolved. */
-export type TrainSettings = z.output<typeof schema>
+/** Rank and alpha of matrices that begin at nothing. */
+const FRESH = { rank: 16, alpha: 32 }
+
+/** Every setting of a training run, resolved; `rank` and `alpha` are null only where training begins from an adapter. */
+export interface TrainSettings extends z.output<typeof schema> {}
 /** Settings as a user gives them: any of them may be left out. */
-export type TrainSettingsInput = z.input<typeof schema>
+export interface TrainSettingsInput extends z.input<typeof schema> {}
 
 /**
  * The settings of a run: the defaults, over them the config file's, over those the command line's.
@@ -146,13 +154,17 @@ export async function resolveSettings(
   const fromFile = file === undefined ? {} : await readConfig(file)
   const given = Object.fromEntries(Object.entries(overrides).filter(([, value]) => value !== undefined))
   check(fromFile, file)
-  placeModule(fromFile, file === undefined ? folder : dirname(file))
-  placeModule(given, folder)
+  placeFiles(fromFile, file === undefined ? folder : dirname(file))
+  placeFiles(given, folder)
   if (isObject(fromFile.instructions) && isObject(given.instructions))
     given.instructions = { ...fromFile.instructions, ...given.instructions }
   // `steps` and `epochs` measure the same thing: the one on the command line wins over the file's other one.
   if (given.epochs !== undefined && given.steps === undefined) given.steps = null
   const settings = check({ ...fromFile, ...given }, undefined)
+  if (settings.adapter === null) {
+    settings.rank ??= FRESH.rank
+    settings.alpha ??= FRESH.alpha
+  }
   checkPrecision(settings.precision, settings.device)
   if (!isLossModule(settings.loss) && Object.keys(settings.lossOptions).length > 0)
     throw new InputError(
@@ -203,9 +215,10 @@ function check(settings: object, file: string | undefined): TrainSettings {
   throw new InputError(`Training settings are wrong: ${faults.join('; ')}.`, { file })
 }
 
-/** Makes the path of a loss module absolute. */
-function placeModule(settings: Record<string, unknown>, folder: string): void {
-  const { loss } = settings
+/** Makes the paths of a loss module and of an adapter absolute. */
+function placeFiles(settings: Record<string, unknown>, folder: string): void {
+  const { loss, adapter } = settings
+  if (typeof adapter === 'string' && adapter !== '') settings.adapter = resolve(folder, adapter)
   if (typeof loss === 'string' && isLossModule(loss)) settings.loss = resolve(folder, loss)
 }
 

@@ -110,6 +110,7 @@ describe('from JSONL files to a refined passage', () => {
     expect(readdirSync(at('run', 'eval')).sort()).toEqual([
       'decisions.csv',
       'decisions.jsonl',
+      'margins.csv',
       'metrics.json',
       'pruning.csv',
       'report.html',

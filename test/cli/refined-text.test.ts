@@ -30,4 +30,29 @@ describe('a refined item for a terminal', () => {
   it('has no heading where none is given', () => {
     expect(plain(refinedText(item, ['a', 'b']))).toHaveLength(6)
   })
+
+  it('tells what only the margin lets in from what the rule keeps', () => {
+    const four: RefinedItem = {
+      ...{ modality: 'text', leaves: 4 },
+      kept: [
+        { from: 0, to: 2, start: 0, end: 2, text: 'a b', score: 0.375 },
+        { from: 2, to: 3, start: 2, end: 3, text: 'c', score: 0.75 },
+      ],
+      nodes: [
+        ...[node(0, 4, 0.5), node(0, 2, 0.375), node(0, 1, 0.125), node(1, 2, 0.25)],
+        ...[node(2, 4, 0.625), node(2, 3, 0.75), node(3, 4, 0.125)],
+      ],
+    }
+    expect(plain(refinedText(four, ['a', 'b', 'c', 'd']))).toEqual([
+      '[0, 4)  0.5000  replaced',
+      '  [0, 2)  0.3750  kept (margin)',
+      '  [2, 4)  0.6250  replaced',
+      '    [2, 3)  0.7500  kept',
+      '    [3, 4)  0.1250  dropped',
+      '~ a',
+      '~ b',
+      '+ c',
+      '- d',
+    ])
+  })
 })

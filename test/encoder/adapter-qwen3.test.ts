@@ -61,13 +61,21 @@ describe.each(['qwen3', 'qwen3-vl'] as const)('an adapter of %s', (kind) => {
       }
   })
 
-  it('keeps ranks and alphas that PEFT has for full paths', async () => {
+  it('takes ranks and alphas by the paths that modules have in the class that was adapted, as PEFT does', async () => {
     const profile = await qwen3Profile(kind)
     const [first] = (await encoderModules(profile)).map(({ module }) => module)
-    for (const path of [first!, `model.${first}`]) {
-      const folder = await changed(kind, (key) => key, { alpha_pattern: { [path]: 3 } })
-      expect((await readAdapter(folder, profile)).targets.map(({ alpha }) => alpha)).toEqual([3, ...Array(23).fill(8)])
+    const alphas = async (rename: (key: string) => string, pattern: string) => {
+      const folder = await changed(kind, rename, { alpha_pattern: { [pattern]: 3 } })
+      return (await readAdapter(folder, profile)).targets.map(({ alpha }) => alpha)
     }
+    const [one, none] = [[3, ...Array(23).fill(8)], Array(24).fill(8)]
+    expect(await alphas((key) => key, first!)).toEqual(one)
+    expect(await alphas((key) => key, `^${first}`)).toEqual(one)
+    const inHead = (key: string) => key.replace('base_model.model.', 'base_model.model.model.')
+    expect(await alphas(inHead, `model.${first}`)).toEqual(one)
+    expect(await alphas(inHead, `^model\\.${first}`)).toEqual(one)
+    expect(await alphas(inHead, `^${first}`)).toEqual(none)
+    expect(await alphas((key) => key, `model.${first}`)).toEqual(none)
   })
 })
 

@@ -203,7 +203,7 @@ describe('adapters on disk', () => {
       (t) => ({ ...t, shape: [...t.shape].reverse() }),
     )
     await expect(readAdapter(transposed, profile)).rejects.toThrow(
-      /lora_A\.weight" is \[32, 4\].*\[4, 32\].*another model/,
+      /12 of 12 modules .* first encoder\.layer\.0\.attention\.self\.query \(32 x 32\): lora_A is \[32, 4\] instead of \[4, 32\], lora_B is .*another model/,
     )
   })
 
@@ -220,7 +220,10 @@ describe('adapters on disk', () => {
     [{ peft_type: 'IA3' }, /"IA3"; only LORA/],
     [{ use_dora: true }, /"use_dora": true is not supported/],
     [{ bias: 'all' }, /"bias": "all" is not supported/],
-    [{ modules_to_save: ['pooler'] }, /"modules_to_save".*not supported/],
+    [
+      { modules_to_save: ['classifier', 'LayerNorm'] },
+      /"modules_to_save": \["LayerNorm"\] is not supported.*merge_and_unload/,
+    ],
     [{ r: 'four' }, /"r": /],
     [{ init_lora_weights: 'pissa_niter_4' }, /"init_lora_weights": "pissa_niter_4" is not supported/],
     [{ init_lora_weights: 'loftq' }, /"init_lora_weights": "loftq" is not supported/],

@@ -67,7 +67,7 @@ export async function hubServer(folder: string): Promise<HubServer> {
 }
 
 /** Weights lie in LFS, everything else in Git. */
-const inLfs = (path: string): boolean => /\.(safetensors|onnx|onnx_data)$/.test(path)
+export const inLfs = (path: string): boolean => /\.(safetensors|onnx|onnx_data)$/.test(path)
 
 export function hashOf(path: string, content: Buffer): string {
   return inLfs(path)

@@ -1,14 +1,9 @@
 import { spawnSync } from 'node:child_process'
-import { existsSync, mkdtempSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
-import { join, resolve } from 'node:path'
-import { pathToFileURL } from 'node:url'
-import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest'
+import { rmSync } from 'node:fs'
+import { join } from 'node:path'
+import { describe, expect, it, onTestFinished } from 'vitest'
 import {
   canopySettings,
-  createRandomBert,
-  type Encoder,
-  type OpenEncoderOptions,
   openPair,
   type RefineInput,
   readAdapter,
@@ -21,75 +16,16 @@ import { temporaryFolder } from '../support/temporary.ts'
 import { tinyBert } from './fixtures.ts'
 import { COMMIT, hubServer } from './hub-server.ts'
 import { tinyQwen3 } from './qwen3-known.ts'
+import { ENTRY_URL, ITEMS, LONG, QUESTION, ROOT, refineHere, serving, TOWER } from './serving.ts'
 
-// The worker thread runs compiled files, so these tests are about the package as it is built.
-const ROOT = resolve(import.meta.dirname, '..', '..')
-const ENTRY = join(ROOT, 'dist', 'index.js')
-type Library = typeof import('../../src/index.ts')
-
-const QUESTION = 'Who wound the clock of the tower?'
-const TOWER =
-  'The tower stands by the river. Its clock was wound by Ada Brennick. She climbed the stairs every morning. The bell was cast later.'
-const MILL: [string, string] = ['The mill ground rye for the town.', ' Floods took the wheel in spring.']
-const ITEMS: RefineInput[] = [
-  TOWER,
-  { id: 'tower', title: 'Brennick tower', text: TOWER },
-  {
-    id: 'mill',
-    text: MILL.join(''),
-    sentences: [
-      [0, MILL[0].length],
-      [MILL[0].length, MILL.join('').length],
-    ],
-  },
-  'One sentence only.',
-]
-/** Enough to keep a thread busy for a while. */
-const LONG: RefineInput[] = Array.from({ length: 40 }, (_, i) => ({
-  title: `Page ${i}`,
-  text: Array.from({ length: 24 }, (_, n) => `${TOWER.split('. ')[(i + n) % 4]} on day ${i * 24 + n}.`).join(' '),
-}))
-
-let library: Library
-let checkpoint: string
-
-beforeAll(async () => {
-  if (!existsSync(ENTRY))
-    throw new Error(`${ENTRY} is missing: these tests run the compiled package. Run "npm run build".`)
-  library = (await import(pathToFileURL(ENTRY).href)) as Library
-  checkpoint = join(mkdtempSync(join(tmpdir(), 'canopy-serve-')), 'encoder')
-  await createRandomBert(checkpoint, { seed: 1, vocabularyFrom: [QUESTION, TOWER, ...MILL], maxLength: 128 })
-})
-afterAll(() => {
-  if (checkpoint !== undefined) rmSync(join(checkpoint, '..'), { recursive: true })
-})
-
-async function open(folder = checkpoint, options: OpenEncoderOptions = {}): Promise<Encoder> {
-  const encoder = await library.openEncoder(folder, { threads: 1, ...options })
-  onTestFinished(() => encoder.close())
-  return encoder
-}
-
-/** The same refinement in this thread. */
-async function refineHere(
-  folder: string,
-  options: { title?: boolean; branching?: number; tokenBudget?: number } = {},
-): Promise<unknown> {
-  const { tokenBudget = 4096, ...settings } = options
-  const pair = await readEncoderPair(folder)
-  const encoders = await openPair(pair, { threads: 1, tokenBudget })
-  try {
-    return await refineItems(encoders, { ...pair.settings, ...settings }, QUESTION, ITEMS)
-  } finally {
-    await encoders.close()
-  }
-}
+const shared = serving()
+const { open } = shared
 
 describe('openEncoder', () => {
   it('refines texts and items as the same thread would, in input order', async () => {
     const encoder = await open()
     const results = await encoder.refine(QUESTION, ITEMS)
-    expect(results).toEqual(await refineHere(checkpoint))
+    expect(results).toEqual(await refineHere(shared.checkpoint))
     expect(results.map(({ id, title, leaves }) => [id, title, leaves])).toEqual([
       [undefined, undefined, 4],
       ['tower', 'Brennick tower', 4],
@@ -119,9 +55,9 @@ describe('openEncoder', () => {
 
   it('takes title and branching from its options', async () => {
     const options = { title: false, branching: 4 }
-    const encoder = await open(checkpoint, options)
+    const encoder = await open(shared.checkpoint, options)
     const results = await encoder.refine(QUESTION, ITEMS)
-    expect(results).toEqual(await refineHere(checkpoint, options))
+    expect(results).toEqual(await refineHere(shared.checkpoint, options))
     expect(results[1]?.nodes).toHaveLength(5)
     expect(results[1]?.kept).toEqual(results[0]?.kept)
   })
@@ -156,7 +92,7 @@ describe('openEncoder', () => {
 
   it('leaves the event loop free while it works', async () => {
     // one batch, so that the same work in this thread would hold every tick up
-    const encoder = await open(checkpoint, { tokenBudget: 1 << 20 })
+    const encoder = await open(shared.checkpoint, { tokenBudget: 1 << 20 })
     let ticks = 0
     const timer = setInterval(() => ticks++, 1)
     await encoder.refine(QUESTION, LONG.slice(0, 12))
@@ -186,7 +122,7 @@ describe('openEncoder', () => {
     expect(results[0]?.nodes).toHaveLength(6)
 
     const wrong = open(output, { queryEncoder: tinyBert('cls') })
-    await expect(wrong).rejects.toBeInstanceOf(library.InputError)
+    await expect(wrong).rejects.toBeInstanceOf(shared.library.InputError)
     await expect(wrong).rejects.toThrow(/trained with the query encoder mean .* but the one given is cls/)
     rmSync(join(output, 'query-encoder'), { recursive: true })
     await expect(open(output)).rejects.toThrow(/--query-encoder/)
@@ -210,7 +146,7 @@ describe('bad input', () => {
   it('in the folder is an InputError that names it', async () => {
     const folder = temporaryFolder()
     const error = await open(folder).catch((e: unknown) => e)
-    expect(error).toBeInstanceOf(library.InputError)
+    expect(error).toBeInstanceOf(shared.library.InputError)
     expect(error).toMatchObject({ file: join(folder, 'config.json') })
     expect((error as Error).message).toMatch(/config\.json: There is no such file/)
     await expect(open(join(folder, 'nothing'))).rejects.toThrow(/no folder of that name/)
@@ -220,24 +156,25 @@ describe('bad input', () => {
     const encoder = await open()
     const refused = async (question: unknown, items: unknown[], message: RegExp): Promise<void> => {
       const error = await encoder.refine(question as string, items as RefineInput[]).catch((e: unknown) => e)
-      expect(error).toBeInstanceOf(library.InputError)
+      expect(error).toBeInstanceOf(shared.library.InputError)
       expect((error as Error).message).toMatch(message)
     }
     await refused(' ', ITEMS, /question is empty/)
     await refused(undefined, ITEMS, /question is empty/)
     await refused(QUESTION, [TOWER, { id: 'x', text: ' ' }], /Item 2 \("x"\) has no text/)
     await refused(QUESTION, [null], /Item 1 is neither/)
+    await refused(QUESTION, TOWER as never, /is a list of items; give one item as \[item\]/)
     await refused(QUESTION, [{ id: 'x', text: 'A b.', sentences: [[0, 9]] }], /Sentence 0 \[0, 9\) of item "x"/)
     await expect(encoder.refine(QUESTION, [() => {}] as unknown as RefineInput[])).rejects.toThrow(
       /could not be cloned/,
     )
-    expect(await encoder.refine(QUESTION, ITEMS)).toEqual(await refineHere(checkpoint))
+    expect(await encoder.refine(QUESTION, ITEMS)).toEqual(await refineHere(shared.checkpoint))
   })
 })
 
 describe('abort', () => {
   it('rejects at once, whether the call runs or waits, and later calls work', async () => {
-    const encoder = await open(checkpoint, { tokenBudget: 256 })
+    const encoder = await open(shared.checkpoint, { tokenBudget: 256 })
     const settled: string[] = []
     const note = (name: string) => (): void => {
       settled.push(name)
@@ -257,7 +194,7 @@ describe('abort', () => {
     await expect(running).rejects.toMatchObject({ name: 'AbortError' })
     await Promise.all(all)
     expect(settled).toEqual(['waiting aborted', 'running aborted', 'last'])
-    expect(await last).toEqual(await refineHere(checkpoint, { tokenBudget: 256 }))
+    expect(await last).toEqual(await refineHere(shared.checkpoint, { tokenBudget: 256 }))
   })
 
   it('before the call does nothing else', async () => {
@@ -270,7 +207,7 @@ describe('abort', () => {
 
 describe('close', () => {
   it('rejects what is pending and what comes later, and may be called again', async () => {
-    const encoder = await open(checkpoint, { tokenBudget: 256 })
+    const encoder = await open(shared.checkpoint, { tokenBudget: 256 })
     const pending = encoder.refine(QUESTION, LONG)
     const rejected = expect(pending).rejects.toThrow('The encoder is closed.')
     await Promise.all([encoder.close(), encoder.close()])
@@ -281,8 +218,8 @@ describe('close', () => {
 
   /** What a program prints that ends by having nothing left to do. */
   function run(program: string): { status: number | null; stdout: string; stderr: string } {
-    const code = `import { openEncoder } from 'canopy-encoder'
-      const encoder = await openEncoder(${JSON.stringify(checkpoint)}, { threads: 1, tokenBudget: 256 })
+    const code = `import { openEncoder } from ${JSON.stringify(ENTRY_URL)}
+      const encoder = await openEncoder(${JSON.stringify(shared.checkpoint)}, { threads: 1, tokenBudget: 256 })
       ${program}`
     return spawnSync(process.execPath, ['--input-type=module', '-e', code], {
       cwd: ROOT,

@@ -18,6 +18,7 @@ import {
   writeAdapter,
 } from '../../src/encoder/index.ts'
 import { addTrainingQuestion, emptyTrainingData, writeTrainingData } from '../../src/eval/index.ts'
+import { InputError } from '../../src/support/errors.ts'
 import { createRandom } from '../../src/support/random.ts'
 import { minilmDir } from '../support/minilm.ts'
 import { sentence, writeArticles } from './articles.ts'
@@ -45,7 +46,13 @@ async function canopy(...argv: string[]): Promise<{ stdout: string; stderr: stri
 }
 
 /** Writes a run's adapter whose update is zero, or random. */
-async function writeRun(path: string, encoder: string, zero: boolean, title: boolean): Promise<string> {
+async function writeRun(
+  path: string,
+  encoder: string,
+  zero: boolean,
+  title: boolean,
+  margin?: number,
+): Promise<string> {
   const profile = await readEncoder(encoder)
   const targets = selectTargets(linearModules(profile), defaultTargets(profile)).map((module) => ({
     ...module,
@@ -64,7 +71,7 @@ async function writeRun(path: string, encoder: string, zero: boolean, title: boo
   await writeFile(join(path, 'config.json'), '{}')
   await writeAdapter(join(path, 'adapter'), { targets, tensors, baseFingerprint: profile.fingerprint }, profile)
   const settings = canopySettings(profile, profile, { title, tableFormat: 'markdown', branching: 2 })
-  await writeFile(join(path, 'adapter', CANOPY_FILE), JSON.stringify(settings))
+  await writeFile(join(path, 'adapter', CANOPY_FILE), JSON.stringify({ ...settings, margin }))
   return join(path, 'adapter')
 }
 
@@ -183,6 +190,114 @@ describe('canopy evaluate', () => {
     await expect(canopy(...common(join(folder, 'three')), '--query-encoder', narrow)).rejects.toThrow(
       'embeddings have 16 numbers',
     )
+  })
+
+  describe('picks a margin', () => {
+    /** A run that was validated on some of the articles of a dataset of other sources. */
+    async function validatedRun(name: string): Promise<{ adapter: string; other: string }> {
+      const adapter = await writeRun(join(folder, name), encoder, false, false)
+      const other = await writeArticles(join(folder, `${name}-data`), 'Articles', 12)
+      const questions = join(other, 'questions.jsonl')
+      const text = readFileSync(questions, 'utf8')
+      await writeFile(questions, text.replaceAll('"source":"', `"source":"${name} `).replaceAll('"id":"q', '"id":"v'))
+      const data = [{ dataset: name, folder: other, split: 'dev' }]
+      await writeFile(join(folder, name, 'config.json'), JSON.stringify({ schema: 'canopy-run/1', data }))
+      const held = [3, 4, 5, 6].map((i) => ({ data: 0, question: `v${i}`, item: `${name}-data item ${i}` }))
+      const lines = held.map((line) => `${JSON.stringify(line)}\n`).join('')
+      await writeFile(join(folder, name, 'validation.jsonl'), lines)
+      return { adapter, other }
+    }
+
+    it("on the validation part of the adapter's run, and says how to use it", async () => {
+      const { adapter } = await validatedRun('picked')
+      const output = join(folder, 'picked', 'eval')
+      const picking = [...common(output), '--adapter', adapter, '--min-recall', '0.9']
+      const { stdout } = await canopy(...picking)
+      const { margin } = JSON.parse(readFileSync(join(output, 'metrics.json'), 'utf8')).evaluation
+      expect(margin.validation).toMatchObject({ items: 4, sources: 4 })
+      expect(margin.validation.chosen.gold_recall).toBeGreaterThanOrEqual(0.9)
+      expect(stdout).toMatch(
+        /Margin [\d.e-]+: the smallest with a gold recall of at least 90\.0 % by the fine-tuned scores on 4 gold items of 4 sources of the validation part of .*picked/,
+      )
+      expect(stdout).toContain(`openEncoder(folder, { margin: ${margin.margin} })`)
+      const json = JSON.parse((await canopy(...picking, '--json')).stdout)
+      expect(json.evaluation.margin).toEqual(margin)
+      const report = readFileSync(join(output, 'report.html'), 'utf8')
+      expect(report).toContain('Recall and tokens over margins')
+      expect(report).toContain('4 gold items of 4 sources')
+    })
+
+    it('on a split that is named, of the same datasets or of others', async () => {
+      const { adapter, other } = await validatedRun('named')
+      const output = join(folder, 'named', 'eval')
+      const named = ['--min-recall', '0.9', '--validation-split', 'dev', '--no-report']
+      await canopy(...common(output), '--adapter', adapter, ...named, '--validation-dataset', other)
+      const { margin } = JSON.parse(readFileSync(join(output, 'metrics.json'), 'utf8')).evaluation
+      expect(margin.validation).toMatchObject({ name: `the split "dev" of ${other}`, items: 12 })
+      await expect(canopy(...common(output), ...named)).rejects.toThrow(
+        /is the one that is evaluated.*--validation-split/,
+      )
+    })
+
+    it('nowhere without validation data, saying what to name', async () => {
+      const output = join(folder, 'nothing')
+      const picking = [...common(output), '--min-recall', '0.9']
+      await expect(canopy(...picking)).rejects.toThrow(/no validation data.*--validation-split/)
+      const adapter = await writeRun(join(folder, 'no-run'), encoder, true, false)
+      await expect(canopy(...picking, '--adapter', adapter)).rejects.toThrow(/no "data" in it.*--validation-split/)
+      await expect(canopy(...common(output), '--min-recall', '1.5')).rejects.toThrow(
+        'No margin reaches a recall of 1.5',
+      )
+      expect(existsSync(output)).toBe(false)
+    })
+
+    it.each([
+      ['no JSON', 'config.json', '{', /config\.json: There is no "data" in it.*--validation-split/],
+      ['nothing', 'config.json', 'null', /config\.json: There is no "data" in it/],
+      ['data without a folder', 'config.json', '{"data":[1]}', /config\.json: There is no "data" in it/],
+      [
+        'a line that is none',
+        'validation.jsonl',
+        'null\n',
+        /validation\.jsonl:1: not a valid validation instance.*\. Its/,
+      ],
+      [
+        'an unknown dataset',
+        'validation.jsonl',
+        '{"data":7,"question":"v3","item":"x"}\n',
+        /validation\.jsonl:1: It names dataset 7, but the run has 1/,
+      ],
+    ])('of no run with %s', async (name, file, text, message) => {
+      const run = `broken ${name}`
+      const { adapter } = await validatedRun(run)
+      await writeFile(join(folder, run, file), text)
+      const output = join(folder, run, 'eval')
+      const picking = canopy(...common(output), '--adapter', adapter, '--min-recall', '0.9')
+      await expect(picking).rejects.toThrow(InputError)
+      await expect(picking).rejects.toThrow(message)
+      expect(existsSync(output)).toBe(false)
+    })
+
+    it('or takes the one stated, or that of canopy.json', async () => {
+      const output = join(folder, 'stated')
+      const adapter = await writeRun(join(folder, 'own-margin'), encoder, false, false, 0.02)
+      const of = async (...more: string[]) => {
+        await canopy(...common(output), '--adapter', adapter, '--no-report', ...more)
+        return JSON.parse(readFileSync(join(output, 'metrics.json'), 'utf8')).evaluation.margin
+      }
+      expect(await of()).toMatchObject({ margin: 0.02, origin: 'canopy.json' })
+      expect(await of('--margin', '0.01')).toMatchObject({ margin: 0.01, origin: 'stated' })
+    })
+
+    it.each([
+      ['both', ['--min-recall', '0.9', '--margin', '0.1'], 'give one of them'],
+      ['none', ['--validation-split', 'train'], 'belong to --min-recall'],
+      ['no split', ['--min-recall', '0.9', '--validation-dataset', 'x'], 'needs --validation-split'],
+      ['a share of 0', ['--min-recall', '0'], 'above 0'],
+      ['a negative margin', ['--margin', '-1'], '0 or more'],
+    ])('is a usage error with %s', async (_, flags, message) => {
+      await expect(canopy(...common(join(folder, 'usage')), ...flags)).rejects.toThrow(message)
+    })
   })
 
   it('is a usage error without its flags, or with bad numbers', async () => {

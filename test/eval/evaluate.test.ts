@@ -33,6 +33,7 @@ describe('an evaluation', () => {
     expect(readdirSync(results).sort()).toEqual([
       'decisions.csv',
       'decisions.jsonl',
+      'margins.csv',
       'metrics.json',
       'pruning.csv',
       'scores.jsonl',

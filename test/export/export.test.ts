@@ -5,6 +5,7 @@ import {
   mkdirSync,
   readdirSync,
   readFileSync,
+  rmSync,
   symlinkSync,
   writeFileSync,
 } from 'node:fs'
@@ -235,6 +236,34 @@ describe('the exported folder', () => {
     expect((await readEncoderPair(alone.output, { queryEncoder: tinyBert('mean') })).query.id).toBe('mean')
   })
 
+  it('carries a query encoder whose model lies in a folder of its own, pooling elsewhere', async () => {
+    const { options, output, encoder } = await setup('mean')
+    const folder = join(temporaryFolder(), 'modules')
+    cpSync(tinyBert('mean'), join(folder, '0_Transformer'), { recursive: true })
+    for (const name of ['modules.json', 'config_sentence_transformers.json', '1_Pooling', '2_Normalize', 'adapter'])
+      rmSync(join(folder, '0_Transformer', name), { recursive: true, force: true })
+    cpSync(join(tinyBert('mean'), '1_Pooling'), join(folder, 'parts', 'pooling'), { recursive: true })
+    const modules = json(tinyBert('mean'), 'modules.json') as unknown as { path: string }[]
+    modules[0]!.path = '0_Transformer'
+    modules[1]!.path = 'parts/pooling'
+    writeFileSync(join(folder, 'modules.json'), JSON.stringify(modules))
+    cpSync(
+      join(tinyBert('mean'), 'config_sentence_transformers.json'),
+      join(folder, 'config_sentence_transformers.json'),
+    )
+    const queryEncoder = await readEncoder(folder)
+    expect(queryEncoder.modelFolder).toBe(join(folder, '0_Transformer'))
+    const settings = canopySettings(encoder, queryEncoder, { title: true, tableFormat: 'markdown', branching: 2 })
+    await exportEncoder({ ...options, queryEncoder, settings, bundle: true })
+    rmSync(folder, { recursive: true })
+    const pair = await readEncoderPair(output)
+    expect(pair.query.fingerprint).toBe(queryEncoder.fingerprint)
+    const encoders = await openPair(pair, { threads: 1 })
+    onTestFinished(() => encoders.close())
+    const [refined] = await refineItems(encoders, pair.settings, 'What is a?', ['The a is b. The c is d. It is e.'])
+    expect(refined).toMatchObject({ leaves: 3 })
+  })
+
   it('has the same bytes when it is exported again, in place of the old one', async () => {
     const { options, output, parent } = await setup('mean', { instances })
     await exportEncoder(options)
@@ -249,10 +278,46 @@ describe('the self-check', () => {
   it('compares refinement on held-out items', async () => {
     const { options } = await setup('mean', { instances })
     const { refinement, compared } = await exportEncoder(options)
-    expect(refinement).toMatchObject({ instances: 6, sameKept: 1 })
+    expect(refinement).toMatchObject({ instances: 6, sameKept: 1, lost: 0, gained: 0 })
     expect(refinement?.exported).toEqual(refinement?.trained)
     expect(compared.text).toBeGreaterThan(instances.length)
-    expect(refinement?.trained.decisions).toBeGreaterThan(0)
+    expect(refinement?.decisions).toBeGreaterThan(0)
+  })
+
+  it('fails where decisions get worse by more than is allowed, unless that is forced', async () => {
+    const { options, encoder, adapter, parent, output } = await setup('mean', { types: ['int4'] })
+    // the trained encoder decides rightly: what it keeps is gold
+    const pair = await openPair(
+      { ...(await readEncoderPair(tinyBert('mean'))), encoder, adapter, query: encoder },
+      { threads: 1 },
+    )
+    onTestFinished(() => pair.close())
+    const items = Array.from({ length: 40 }, (_, i) =>
+      Array.from({ length: 8 }, (_, s) => `The ${'abcde'[(i * s + s) % 5]} is ${(7 * s + i) % 10} ${s} ${i}. `).join(
+        '',
+      ),
+    )
+    const made: CheckInstance[] = []
+    for (const [i, text] of items.entries()) {
+      const hierarchy = buildHierarchy({ id: `i${i}`, modality: 'text', text })
+      const question = `What is ${i}?`
+      const [refined] = await refineItems(pair, options.settings, question, [text])
+      const gold = hierarchy.leaves.map((_, leaf) => refined!.kept.some(({ from, to }) => from <= leaf && leaf < to))
+      made.push({ benchmark: 'made-up', question, hierarchy, gold })
+    }
+    const failing = { ...options, instances: made, maxAccuracyLoss: 0.5 }
+    const seen: number[] = []
+    const onChecked: ExportOptions['onChecked'] = ({ loss }) => seen.push(loss.points!)
+    await expect(exportEncoder({ ...failing, onChecked })).rejects.toThrow(
+      /exported: The exported encoder decides worse .* not kept: int4: decision accuracy falls by \d+\.\d points.*at most 0\.5 are allowed.*--max-accuracy-loss.*--force/,
+    )
+    expect(readdirSync(parent)).toEqual([])
+    expect(seen).toEqual([expect.any(Number)])
+    const { loss, refinement } = await exportEncoder({ ...failing, force: true })
+    expect(loss).toMatchObject({ verdict: 'lost', allowed: 0.5 })
+    expect(loss.points).toBeCloseTo((100 * (refinement!.lost - refinement!.gained)) / refinement!.decisions, 9)
+    expect(readFileSync(join(output, 'README.md'), 'utf8')).toContain('The export was forced.**')
+    expect((await exportEncoder({ ...failing, maxAccuracyLoss: 100 })).loss.verdict).toBe('kept')
   })
 
   it('fails for files that are not what was trained', async () => {
@@ -365,12 +430,14 @@ describe('an export refuses', () => {
     const encoder = await readEncoder(own)
     symlinkSync(own, join(parent, 'link'))
     for (const output of [own, join(parent, 'models'), join(parent, 'link'), join(own, '..', 'bert')])
-      await expect(exportEncoder({ ...options, encoder, output })).rejects.toThrow(/would replace an encoder/)
+      await expect(exportEncoder({ ...options, encoder, output })).rejects.toThrow(/would replace what it is made from/)
     // a query encoder that lies in an earlier export
     const first = join(parent, 'first')
     await exportEncoder({ ...options, output: first })
     const queryEncoder = await readEncoder(join(first, 'query-encoder'))
-    await expect(exportEncoder({ ...options, queryEncoder, output: first })).rejects.toThrow(/would replace an encoder/)
+    await expect(exportEncoder({ ...options, queryEncoder, output: first })).rejects.toThrow(
+      /would replace what it is made from/,
+    )
     await exportEncoder({ ...options, encoder, queryEncoder, output: join(own, 'canopy') })
     expect((await readEncoder(own)).fingerprint).toBe(encoder.fingerprint)
   })

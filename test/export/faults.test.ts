@@ -1,11 +1,12 @@
-import { cpSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { cpSync, mkdirSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { describe, expect, it, onTestFinished } from 'vitest'
+import { describe, expect, it, onTestFinished, vi } from 'vitest'
 import { canopySettings, loraB, openEmbedder, readAdapter, readEncoder } from '../../src/encoder/index.ts'
 import { type ExportOptions, type ExportType, exportEncoder } from '../../src/export/index.ts'
 import { bytesOf, type WeightRows } from '../../src/export/streams.ts'
 import { byBlocks, byRows, stepsOff } from '../../src/export/whole-numbers.ts'
 import { decodeModel, encodeModel, openSafetensors, type Tensor, writeSafetensors } from '../../src/onnx/index.ts'
+import { exportAdapter } from '../../src/pipeline/index.ts'
 import { tinyQwen3 } from '../encoder/qwen3-known.ts'
 import { temporaryFolder } from '../support/temporary.ts'
 
@@ -38,6 +39,22 @@ async function withNumber(weight: string, at: number, value: number): Promise<Op
 
 const output = (): string => join(temporaryFolder(), 'exported')
 
+describe('an adapter that comes from no run', () => {
+  it('is exported with a plain sentence about held-out items', async () => {
+    const folder = join(temporaryFolder(), 'elsewhere')
+    const adapter = join(folder, 'adapter')
+    cpSync(join(tinyQwen3('qwen3'), 'adapter'), adapter, { recursive: true })
+    // beside an encoder's config.json, too, there is no run
+    cpSync(join(tinyQwen3('qwen3'), 'config.json'), join(folder, 'config.json'))
+    const warnings: string[] = []
+    const warn = (text: string): void => void warnings.push(text)
+    await exportAdapter({ encoder: tinyQwen3('qwen3'), adapter, output: output(), threads: 1, warn })
+    expect(warnings).toEqual([
+      `The adapter in ${adapter} comes from no run of this toolkit, so that there are no held-out items; comparing on built-in texts only. Name a data set with gold to compare decisions, too (--check-dataset, in a program "check").`,
+    ])
+  })
+})
+
 describe('a weight that is no number', () => {
   // of a token that no text of the self-check has, so that only the weights tell
   it.each(['int8', 'int4'] as const)('is refused by name in whole numbers: %s', async (type) => {
@@ -57,6 +74,52 @@ describe('a weight that is no number', () => {
     await expect(exportEncoder({ ...options, output: output(), types: ['fp16'] })).rejects.toThrow(
       /The weight "[^"]*layers\.1\.self_attn\.q_proj\.weight" holds 70000, which float16 cannot/,
     )
+  })
+})
+
+describe('what a program asks for', () => {
+  it('is refused where it is no type, and no bound', async () => {
+    const options = { ...(await optionsOf(tinyQwen3('qwen3'))), output: output() }
+    for (const types of [[], ['fp8' as ExportType]])
+      await expect(exportEncoder({ ...options, types })).rejects.toThrow(
+        /"types" has to name one or more of fp32, fp16/,
+      )
+    // NaN points would let every loss pass
+    for (const maxAccuracyLoss of [Number.NaN, -1])
+      await expect(exportEncoder({ ...options, maxAccuracyLoss })).rejects.toThrow(/"maxAccuracyLoss" has to be points/)
+    for (const margin of [Number.NaN, -1, Number.POSITIVE_INFINITY])
+      await expect(exportAdapter({ encoder: tinyQwen3('qwen3'), output: output(), margin })).rejects.toThrow(
+        /"margin" has to be a number/,
+      )
+  })
+
+  it('twice is written once', async () => {
+    const place = output()
+    const options = { ...(await optionsOf(tinyQwen3('qwen3'))), output: place }
+    expect((await exportEncoder({ ...options, types: ['fp16', 'fp16'] })).others).toBeUndefined()
+    expect(readdirSync(join(place, 'onnx'))).toEqual(['model_fp16.onnx'])
+  })
+
+  it('is not put in the place of the adapter that it is made from', async () => {
+    const place = output()
+    const from = { encoder: tinyQwen3('qwen3'), threads: 1 }
+    await exportAdapter({ ...from, adapter: join(tinyQwen3('qwen3'), 'adapter'), output: place, keepAdapter: true })
+    const adapter = join(place, 'adapter')
+    const files = readdirSync(adapter)
+    await expect(exportAdapter({ ...from, adapter, output: place })).rejects.toThrow(
+      /The export would replace what it is made from, .*adapter\. Choose another --output/,
+    )
+    expect(readdirSync(adapter)).toEqual(files)
+  })
+
+  it('is not put in the place of a link, which is said before anything is computed', async () => {
+    const folder = temporaryFolder()
+    mkdirSync(join(folder, 'there'))
+    symlinkSync(join(folder, 'there'), join(folder, 'link'))
+    const onProgress = vi.fn()
+    const options = { ...(await optionsOf(tinyQwen3('qwen3'))), output: join(folder, 'link'), onProgress }
+    await expect(exportEncoder(options)).rejects.toThrow(/link: A link stands there, which an export does not replace/)
+    expect(onProgress).not.toHaveBeenCalled()
   })
 })
 

@@ -86,7 +86,9 @@ describe('the export of an adapter over an ONNX graph', () => {
     const adapter = await readAdapter(adapterFolder, encoder)
     const { output, check } = await exported(encoder, adapter)
     expect(check).toMatchObject({ merged: 0, beside: 12 })
-    expect(readFileSync(join(output, 'README.md'), 'utf8')).toMatch(/without rounding 1\.0000000/)
+    expect(readFileSync(join(output, 'README.md'), 'utf8')).toMatch(
+      /own types without rounding: smallest cosine 1\.0000000/,
+    )
     const [before, after] = [graphOf(fixture(form)), graphOf(output)]
     for (const [name, tensor] of before.initializers) expect(after.initializers.get(name)).toEqual(tensor)
     expect(after.nodes.length).toBe(before.nodes.length + 3 * 12)
@@ -205,10 +207,10 @@ async function checkOf(encoder: EncoderProfile, adapter: Adapter, written: Adapt
   mkdirSync(folder)
   const settings = canopySettings(encoder, encoder, { title: true, tableFormat: 'markdown', branching: 2 })
   await writeEncoderFolder(folder, encoder, written, settings, { version: '0' })
-  const { fp32 } = await checkFolder(folder, {
+  const { types } = await checkFolder(folder, {
     ...{ encoder, adapter, queryEncoder: encoder, settings, threads: 1 },
   })
-  return fp32 as SelfCheck
+  return types.fp32 as SelfCheck
 }
 
 describe('the self-check of an export', () => {

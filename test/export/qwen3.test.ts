@@ -180,7 +180,7 @@ describe('an exported Qwen3-VL encoder', () => {
     for (const file of ['preprocessor_config.json', 'video_preprocessor_config.json', 'chat_template.json'])
       expect(readFileSync(join(output, file), 'utf8')).toBe(readFileSync(join(tinyQwen3('qwen3-vl'), file), 'utf8'))
     const card = readFileSync(join(output, 'README.md'), 'utf8')
-    expect(card).toContain('fp32 against the trained graph, inputs compared 4 of text, 1 of pictures (0 over-long)')
+    expect(card).toContain('Inputs compared: 4 of text, 1 of pictures (0 over-long)')
   })
 
   it('gives the hidden states of transformers, for texts, pictures and a video', async () => {

@@ -49,6 +49,7 @@ describe('writeReport', () => {
       'Decision accuracy by level of the tree',
       'Scores by level, relative to the root',
       'Tokens kept against recall',
+      'Recall and tokens over margins',
       'Decisions',
       'Pruning',
       'Selection of evidence',
@@ -123,6 +124,54 @@ describe('writeReport', () => {
     const { notes, output } = await writeReport({ folders: [evaluation] })
     expect(notes).toEqual([expect.stringMatching(/no scores\.jsonl/)])
     expect(read(output).document.getElementById('tables')).not.toBeNull()
+  })
+
+  it('draws the curve over margins, and the margin that was picked with its figures', async () => {
+    const { evaluation, dataset } = await evaluatedWorld(temporaryFolder(), hostileWorld(), 'world', {
+      margin: { value: 0.0625, origin: 'stated' },
+    })
+    const { document } = read((await writeReport({ folders: [evaluation], datasets: [dataset] })).output)
+    const titled = (tag: string, title: string) =>
+      [...document.querySelectorAll(tag)].find((s) => s.querySelector('h3')?.textContent === title)!
+    const figure = titled('section.figure', 'Recall and tokens over margins')
+    expect(figure.textContent).toContain('Margin 0.0625 of the fine-tuned scores, as stated')
+    expect(figure.textContent).toContain('margin 0.0625')
+    // every line of margins.csv that is drawn is a dot with its numbers
+    const table = readFileSync(join(evaluation, 'margins.csv'), 'utf8').trim().split('\n').slice(1)
+    const [panel] = [...figure.querySelectorAll('.panel')].filter((p) => p.textContent!.includes('otters'))
+    const tips = [...panel!.querySelectorAll('title')].map((t) => t.textContent)
+    const own = table.filter((line) => line.startsWith('otters,'))
+    expect(own.length).toBeGreaterThan(3)
+    for (const line of own) {
+      const [, encoder, , margin] = line.split(',')
+      expect(
+        tips.some((tip) => tip!.startsWith(`${encoder}, margin ${margin}: recall`)),
+        line,
+      ).toBe(true)
+    }
+    const rows = [...titled('section.table', 'Margin').querySelectorAll('tbody')].map((body) =>
+      [...body.querySelectorAll('tr th')].map((th) => th.textContent),
+    )
+    expect(rows[0]).toEqual(['hostile <i>set</i>', 'margin 0', 'margin 0.0625', 'difference'])
+  })
+
+  it('shows an evaluation by a version that knew no margins, and refuses a damaged table of them', async () => {
+    const { evaluation, dataset } = await evaluatedWorld(temporaryFolder(), hostileWorld())
+    const file = join(evaluation, 'margins.csv')
+    const text = readFileSync(file, 'utf8')
+    rmSync(file)
+    const write = () => writeReport({ folders: [evaluation], datasets: [dataset] })
+    expect(read((await write()).output).text).not.toContain('over margins')
+    for (const [bad, message] of [
+      [text.replace(/\n([^\n]*),fine-tuned,/, '\n$1,another,'), /margins\.csv:\d+: .*"encoder"/],
+      [text.replace('margin,', 'edge,'), /margins\.csv:2: .*"margin"/],
+      [text.replace(/,0\n/, ',x\n').replace(/,[\d.]+,[\d.]+,[\d.]+,x\n/, ',x,x,x,0\n'), /margins\.csv:2: /],
+    ] as const) {
+      expect(bad).not.toBe(text)
+      writeFileSync(file, bad)
+      await expect(write()).rejects.toThrow(message)
+      await expect(write()).rejects.toThrow(InputError)
+    }
   })
 
   it('leaves out a question that no encoder scored, and says so', async () => {

@@ -1,6 +1,6 @@
 import { cpSync, mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { evaluateScores } from '../../src/eval/index.ts'
+import { type EvaluateScoresOptions, evaluateScores } from '../../src/eval/index.ts'
 import { buildHierarchy, goldLeaves, type Item, type Question } from '../../src/hierarchy/index.ts'
 import { createRandom } from '../../src/support/random.ts'
 import { lines } from '../support/temporary.ts'
@@ -150,12 +150,20 @@ export async function evaluatedWorld(
   folder: string,
   { items, questions }: { items: readonly Item[]; questions: readonly Question[] },
   name = 'world',
+  more: Partial<EvaluateScoresOptions> = {},
 ): Promise<{ dataset: string; evaluation: string }> {
   const dataset = writeDataset(join(folder, name), name, items, questions)
   const scores = join(folder, `${name}-scores.jsonl`)
   writeFileSync(scores, lines(...scoreLines(items, questions)))
   const evaluation = join(folder, `${name}-eval`)
-  await evaluateScores({ datasets: [dataset], split: 'dev', output: evaluation, scores: [scores], resamples: 20 })
+  await evaluateScores({
+    datasets: [dataset],
+    split: 'dev',
+    output: evaluation,
+    scores: [scores],
+    resamples: 20,
+    ...more,
+  })
   return { dataset, evaluation }
 }
 

@@ -30,7 +30,7 @@ export interface Dropped {
   what: 'record' | 'question' | 'item' | 'annotation'
   reason: string
   count: number
-  /** The first {@link PLACES_KEPT} of them, as `file:line: detail`. */
+  /** The first `PLACES_KEPT` of them, as `file:line: detail`. */
   places: string[]
 }
 

@@ -72,7 +72,7 @@ export interface CutSummary {
   maxItemTokens?: number
   /** Items, cut or not, that have more tokens still: one sentence, one row, or a chunk of the user's own. */
   tooLong: number
-  /** The first {@link PLACES_KEPT} of them, as `file:line: id`. */
+  /** The first `PLACES_KEPT` of them, as `file:line: id`. */
   places: string[]
 }
 

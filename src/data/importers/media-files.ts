@@ -5,7 +5,7 @@ import { PLACES_KEPT } from './common.ts'
 /** Items whose picture or video is not in the dataset folder yet: an import reads what is said of them, and no pixel. */
 export interface MissingMedia {
   items: number
-  /** The first {@link PLACES_KEPT} of their paths, relative to the folder. */
+  /** The first `PLACES_KEPT` of their paths, relative to the folder. */
   paths: string[]
 }
 

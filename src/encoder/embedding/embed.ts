@@ -3,6 +3,8 @@ import { join } from 'node:path'
 import { setImmediate } from 'node:timers/promises'
 import { RENDERING_VERSION } from '../../hierarchy/index.ts'
 import { checkPrecision, type Device, type Precision, type SessionOptions } from '../../onnx/index.ts'
+import type { EmbeddingSpace, EmbeddingStore } from '../../store/index.ts'
+import { onAborted } from '../../support/abort.ts'
 import { InputError } from '../../support/errors.ts'
 import type { Progress } from '../../support/progress.ts'
 import type { EncoderProfile, Side } from '../folder/profile.ts'
@@ -10,8 +12,8 @@ import { FEATURES_FOLDER, type InputReader, openReader, type ReaderOptions } fro
 import { type EncoderInput, firstOccurrences, sequenceKey, type TokenSequence } from '../input/sequence.ts'
 import { type Adapter, adapterHash } from '../lora/lora.ts'
 import { runTokens } from '../rows/pack.ts'
-import { type EmbeddingCache, openEmbeddingCache } from './cache.ts'
-import { openEngine } from './engine.ts'
+import { openDiskCache } from './disk-cache.ts'
+import { type Engine, openEngine } from './engine.ts'
 
 export interface EmbedderOptions {
   /** LoRA matrices over the encoder. */
@@ -23,8 +25,25 @@ export interface EmbedderOptions {
   precision?: Precision
   /** Most tokens, padding included, that are computed at once. 4 096 by default. */
   tokenBudget?: number
-  /** Folder of the caches of embeddings and of visual features; none is kept where absent. */
+  /**
+   * Folder that keeps embeddings and visual features over runs; none is kept where absent. When the disk is full, or the folder may
+   * not be written, `warn` hears of it once and embeddings are computed without being kept.
+   */
   cache?: string
+  /** Most bytes of embeddings in `cache`: beyond it the least recently used ones go. Without end where absent. */
+  cacheBytes?: number
+  /**
+   * Keeps the embeddings of nodes, in place of `cache`. It stays its owner's to close. Its errors are errors of what is being
+   * embedded, which may be tried again.
+   */
+  store?: EmbeddingStore
+  /** Keeps the embeddings of questions, in place of `cache`. */
+  questionStore?: EmbeddingStore
+  /**
+   * The device that computed what is in the stores, where it is another one: stores that a GPU filled serve a CPU. What they lack is
+   * computed on `device`, and is the same up to rounding. `device` where absent.
+   */
+  storedFrom?: Device
   /** A lower limit on tokens than the encoder's own. */
   maxLength?: number
   /** Reads the inputs, of another embedder of the same encoder; opened and closed with the embedder where absent. */
@@ -36,6 +55,7 @@ export interface EmbedderOptions {
    * to a type wherever the file says so, also where the CPU has no kernel in that type.
    */
   optimization?: SessionOptions['optimization']
+  /** Hears what is not as it should be and stops nothing; without it, failures of the cache are warnings of the process. */
   warn?: (message: string) => void
 }
 
@@ -44,7 +64,7 @@ export interface Embedded {
   embeddings: Float32Array
   /** Whether the input was cut at the maximum length. */
   truncated: boolean[]
-  /** Index of the first input with the same token sequence: inputs that share it share one embedding. */
+  /** Index of the first input (of its group) with the same token sequence: inputs that share it share one embedding. */
   same: Int32Array
   /** Tokens of each input as it was embedded, special tokens included. */
   tokens: Int32Array
@@ -53,20 +73,37 @@ export interface Embedded {
 export interface EmbedOptions {
   onProgress?: Progress
   signal?: AbortSignal
+  /**
+   * How many inputs, one after the other, are computed together; all of them where absent. What is computed together decides how
+   * sums are rounded: by groups, an embedding has the same bits whatever is in the other groups. Without effect on other devices than
+   * the CPU, which need large runs, and on an ONNX folder's own graph, whose rows are padded to the longest of their run: few rows of
+   * any length would be mostly padding.
+   */
+  groups?: readonly number[]
 }
 
-/** An encoder ready to embed texts and, where it reads them, images and videos. It holds native memory until it is closed. */
+/**
+ * An encoder ready to embed texts and, where it reads them, images and videos. It holds native memory until it is closed: with a
+ * cache or a store from when something has to be computed, without one from the start.
+ */
 export interface Embedder {
   readonly profile: EncoderProfile
   readonly reader: InputReader
-  /** SHA-256 over everything that decides an embedding: encoder, adapter, length, rendering version. */
+  /**
+   * SHA-256 over everything that decides an embedding: encoder (an ONNX folder's graph, with the types it computes in, included),
+   * adapter, length, rendering version, precision, device. Stores know embeddings by it.
+   */
   readonly fingerprint: string
   readonly dimension: number
   /**
-   * How many embeddings were computed, and how many were found in the cache; tokens of the computed ones' sequences, and how many
+   * How many embeddings were computed, and how many were found in a store; tokens of the computed ones' sequences, and how many
    * tokens were computed for them: fewer where sequences share what they begin with.
    */
   readonly counts: { computed: number; cached: number; tokens: number; computedTokens: number }
+  /** Whether the model is in memory. */
+  readonly loaded: boolean
+  /** Loads the model now instead of with the first embedding that is not in a store. */
+  load(): Promise<void>
   /**
    * Embeds inputs with the prompt or instruction of their side. Equal token sequences are computed once.
    *
@@ -75,7 +112,12 @@ export interface Embedder {
   embed(inputs: readonly EncoderInput[], side: Side, options?: EmbedOptions): Promise<Embedded>
   /** {@link embed} for texts alone. */
   embedTexts(texts: readonly string[], side: Side, options?: EmbedOptions): Promise<Embedded>
-  /** Embeds complete token sequences, whose visual features are in the reader's store: float32 [sequences, dimension]. */
+  /** What the embeddings of inputs are kept under in a store: 16 bytes each, to find them there with other programs. */
+  keys(inputs: readonly EncoderInput[], side: Side, options?: EmbedOptions): Promise<Uint8Array[]>
+  /**
+   * Embeds complete token sequences, whose visual features are in the reader's store: float32 [sequences, dimension]. They are kept
+   * with the nodes.
+   */
   embedSequences(sequences: readonly TokenSequence[], options?: EmbedOptions): Promise<Float32Array>
   /** Releases what it holds; what is still being embedded is rejected. */
   close(): Promise<void>
@@ -87,10 +129,13 @@ export interface Embedder {
  * its operators quantise activations by their range in the batch); with an adapter it is the graph that training differentiates,
  * in packed rows where it can be. The same inputs give the same embeddings, whatever order the batches take.
  *
- * @throws InputError for files that are missing or don't fit together, and for a graph that is not supported
+ * With a cache or a store the model is loaded when the first embedding has to be computed, or by `load`.
+ *
+ * @throws InputError for files that are missing or don't fit together, for a graph that is not supported (with a cache or a store
+ *   when it is loaded), and for a store of another encoder
  */
 export async function openEmbedder(profile: EncoderProfile, options: EmbedderOptions = {}): Promise<Embedder> {
-  const { adapter, tokenBudget = 4096, device = 'cpu', precision = 'fp32', optimization } = options
+  const { adapter, tokenBudget = 4096, device = 'cpu', precision = 'fp32', optimization, storedFrom = device } = options
   checkPrecision(precision, device)
   if (precision !== 'fp32' && profile.kind === 'onnx')
     throw new InputError(
@@ -105,27 +150,53 @@ export async function openEmbedder(profile: EncoderProfile, options: EmbedderOpt
     reader.maxLength,
     ...(precision === 'fp32' ? [] : [precision]),
     ...(optimization === undefined ? [] : [`optimization ${optimization}`]),
+    // kernels of another device round otherwise, and some compute with fewer bits
+    ...(storedFrom === 'cpu' ? [] : [`device ${storedFrom}`]),
   ]
   const fingerprint = createHash('sha256')
     .update(JSON.stringify([...parts, RENDERING_VERSION]))
     .digest('hex')
-  const closeReader = async (): Promise<void> => {
+  const { dimension } = profile
+  const space: EmbeddingSpace = { fingerprint, dimension, name: profile.id }
+  const counts = { computed: 0, cached: 0, tokens: 0, computedTokens: 0 }
+  const complete = options.store !== undefined && options.questionStore !== undefined
+  const disk = options.cache === undefined || complete ? undefined : openDiskCache(options.cache, options)
+  const stores: Record<Side, EmbeddingStore | undefined> = {
+    node: options.store ?? disk,
+    query: options.questionStore ?? disk,
+  }
+
+  let engine: Engine | undefined
+  let loading: Promise<Engine> | undefined
+  const load = (): Promise<Engine> => {
+    loading ??= openEngine(profile, reader, options).then(
+      (opened) => {
+        engine = opened
+        return opened
+      },
+      (error: unknown) => {
+        loading = undefined
+        throw error
+      },
+    )
+    return loading
+  }
+  const release = async (): Promise<void> => {
+    await loading?.catch(() => {})
+    await disk?.close()
+    await engine?.close()
+    engine = undefined
     if (options.reader === undefined) await reader.close()
   }
-  const engine = await openEngine(profile, reader, options).catch(async (error: unknown) => {
-    await closeReader()
-    throw error
-  })
-  let cache: EmbeddingCache | undefined
   try {
-    if (options.cache !== undefined) cache = openEmbeddingCache(options.cache, fingerprint, profile.dimension)
+    const used = new Set(Object.values(stores).filter((store) => store !== undefined))
+    // a store of another encoder is refused before anything is computed
+    for (const store of used) await store.getMany(space, [])
+    if (used.size === 0) await load()
   } catch (error) {
-    await engine.close()
-    await closeReader()
+    await release()
     throw error
   }
-  const { dimension } = profile
-  const counts = { computed: 0, cached: 0, tokens: 0, computedTokens: 0 }
 
   const closing = new AbortController()
   const running = new Set<Promise<unknown>>()
@@ -133,30 +204,71 @@ export async function openEmbedder(profile: EncoderProfile, options: EmbedderOpt
   /** Runs what closing breaks off and waits for. */
   const whileOpen = async <T>(run: EmbedOptions, action: (run: EmbedOptions) => Promise<T>): Promise<T> => {
     closing.signal.throwIfAborted()
-    const signal = run.signal === undefined ? closing.signal : AbortSignal.any([run.signal, closing.signal])
-    const result = action({ ...run, signal })
+    const call = new AbortController()
+    const ends = [run.signal, closing.signal].flatMap((signal) =>
+      signal === undefined ? [] : [onAborted(signal, () => call.abort(signal.reason))],
+    )
+    const result = action({ ...run, signal: call.signal })
     running.add(result)
-    return result.finally(() => running.delete(result))
+    return result.finally(() => {
+      running.delete(result)
+      for (const end of ends) end()
+    })
   }
 
-  const compute = async (sequences: readonly TokenSequence[], run: EmbedOptions): Promise<Float32Array> => {
-    const out = new Float32Array(sequences.length * dimension)
-    const keys = cache === undefined ? [] : sequences.map(sequenceKey)
+  /** Fills in what a store knows; returns what it lacks. */
+  const lookUp = async (store: EmbeddingStore, keys: Uint8Array[], out: Float32Array): Promise<number[]> => {
     const missing: number[] = []
-    sequences.forEach((_, i) => {
-      const found = cache?.get(keys[i] as Uint8Array)
-      if (found === undefined) missing.push(i)
-      else out.set(found, i * dimension)
-    })
+    for (let from = 0; from < keys.length; from += KEYS_AT_ONCE) {
+      const asked = keys.slice(from, from + KEYS_AT_ONCE)
+      const found = await store.getMany(space, asked)
+      if (found?.length !== asked.length)
+        throw new Error(`The embedding store's getMany gave ${found?.length} results for ${asked.length} keys.`)
+      found.forEach((embedding, n) => {
+        if (embedding === undefined || embedding === null) {
+          missing.push(from + n)
+          return
+        }
+        if (embedding.length !== dimension)
+          throw new Error(
+            `The embedding store gave an embedding of ${embedding.length} numbers; this encoder's have ${dimension}.`,
+          )
+        if (!embedding.every(Number.isFinite))
+          throw new Error('The embedding store gave an embedding with a number that is not finite; remove it there.')
+        out.set(embedding, (from + n) * dimension)
+      })
+    }
+    return missing
+  }
+
+  /** @param groups sizes of consecutive groups of sequences, whose batches are their own */
+  const compute = async (
+    sequences: readonly TokenSequence[],
+    side: Side,
+    run: EmbedOptions,
+    groups: readonly number[] = [sequences.length],
+  ): Promise<Float32Array> => {
+    const out = new Float32Array(sequences.length * dimension)
+    const store = stores[side]
+    const keys = store === undefined ? [] : sequences.map(sequenceKey)
+    const missing = store === undefined ? [...sequences.keys()] : await lookUp(store, keys, out)
     counts.cached += sequences.length - missing.length
     let done = sequences.length - missing.length
     run.onProgress?.({ phase: 'embed', done, total: sequences.length })
-    const computed = missing.map((i) => sequences[i] as TokenSequence)
-    for (const batch of engine.batches(computed, tokenBudget, runTokens(device))) {
+    if (missing.length === 0) return out
+    run.signal?.throwIfAborted()
+    const { batches, computed, embed } = await load()
+    const batched = inGroups(missing, groups).flatMap((group) =>
+      batches(
+        group.map((i) => sequences[i] as TokenSequence),
+        tokenBudget,
+        runTokens(device),
+      ).map((batch) => batch.map((n) => group[n] as number)),
+    )
+    for (const members of batched) {
       run.signal?.throwIfAborted()
-      const members = batch.map((n) => missing[n] as number)
       const together = members.map((i) => sequences[i] as TokenSequence)
-      const embeddings = await engine.embed(together)
+      const embeddings = await embed(together)
       if (embeddings.length !== members.length * dimension)
         throw new InputError(
           `The model's vectors have ${embeddings.length / members.length} numbers, its configuration says ${dimension}.`,
@@ -172,12 +284,13 @@ export async function openEmbedder(profile: EncoderProfile, options: EmbedderOpt
         out.set(row, i * dimension)
         counts.tokens += (sequences[i] as TokenSequence).ids.length
       })
-      cache?.add(
+      counts.computed += members.length
+      counts.computedTokens += computed(together)
+      await store?.putMany(
+        space,
         members.map((i) => keys[i] as Uint8Array),
         embeddings,
       )
-      counts.computed += members.length
-      counts.computedTokens += engine.computed(together)
       done += members.length
       run.onProgress?.({ phase: 'embed', done, total: sequences.length })
       // running a graph blocks the event loop: let signals and timers in between batches
@@ -188,10 +301,27 @@ export async function openEmbedder(profile: EncoderProfile, options: EmbedderOpt
 
   const embedAll = async (inputs: readonly EncoderInput[], side: Side, run: EmbedOptions): Promise<Embedded> => {
     const encoded = await reader.encode(inputs, side, run)
-    const { same, first } = firstOccurrences(encoded.map(({ sequence }) => sequence))
+    const sequences = encoded.map(({ sequence }) => sequence)
+    const padded = profile.kind === 'onnx' && adapter === undefined
+    const groups = run.groups === undefined || device !== 'cpu' || padded ? [inputs.length] : run.groups
+    const same = new Int32Array(inputs.length)
+    const first: number[] = []
+    const firstOfGroups: number[] = []
+    let from = 0
+    for (const size of groups) {
+      const found = firstOccurrences(sequences.slice(from, from + size))
+      found.same.forEach((original, i) => {
+        same[from + i] = from + original
+      })
+      for (const i of found.first) first.push(from + i)
+      firstOfGroups.push(found.first.length)
+      from += size
+    }
     const unique = await compute(
-      first.map((i) => (encoded[i] as { sequence: TokenSequence }).sequence),
+      first.map((i) => sequences[i] as TokenSequence),
+      side,
       run,
+      firstOfGroups,
     )
     const place = new Map(first.map((input, n) => [input, n]))
     const embeddings = new Float32Array(inputs.length * dimension)
@@ -209,7 +339,19 @@ export async function openEmbedder(profile: EncoderProfile, options: EmbedderOpt
   const embed: Embedder['embed'] = (inputs, side, run = {}) => whileOpen(run, (open) => embedAll(inputs, side, open))
   return {
     ...{ profile, reader, fingerprint, dimension, counts, embed },
-    embedSequences: (sequences, run = {}) => whileOpen(run, (open) => compute(sequences, open)),
+    get loaded() {
+      return engine !== undefined
+    },
+    load: () =>
+      whileOpen({}, async () => {
+        await load()
+      }),
+    keys: (inputs, side, run = {}) =>
+      whileOpen(run, async (open) => {
+        const encoded = await reader.encode(inputs, side, open)
+        return encoded.map(({ sequence }) => sequenceKey(sequence))
+      }),
+    embedSequences: (sequences, run = {}) => whileOpen(run, (open) => compute(sequences, 'node', open)),
     embedTexts: (texts, side, run) =>
       embed(
         texts.map((text) => ({ text })),
@@ -220,14 +362,27 @@ export async function openEmbedder(profile: EncoderProfile, options: EmbedderOpt
       closed ??= (async () => {
         closing.abort(new Error('The embedder is closed.'))
         await Promise.allSettled(running)
-        cache?.close()
-        await engine.close()
-        await closeReader()
+        await release()
       })()
       return closed
     },
   }
 }
+
+/** Ascending numbers, each with those of its group: groups of these sizes follow each other. */
+function inGroups(numbers: readonly number[], sizes: readonly number[]): number[][] {
+  let at = 0
+  let end = 0
+  return sizes.map((size) => {
+    end += size
+    const group: number[] = []
+    for (; at < numbers.length && (numbers[at] as number) < end; at++) group.push(numbers[at] as number)
+    return group
+  })
+}
+
+/** Keys that a store is asked for at once: what it answers is there twice. */
+const KEYS_AT_ONCE = 4096
 
 /** What an embedder's own reader is opened with; its visual features are cached beside the embeddings. */
 function readerOptions({ maxLength, threads, device, cache, optimization }: EmbedderOptions): ReaderOptions {

@@ -1,4 +1,5 @@
 import { join, resolve } from 'node:path'
+import type { EmbeddingStore } from '../../store/index.ts'
 import { InputError } from '../../support/errors.ts'
 import { exists } from '../../support/files.ts'
 import {
@@ -20,6 +21,7 @@ import {
 import { type HubOptions, locateEncoder, QUERY_FOLDER } from '../hub/hub.ts'
 import { readAdapter } from '../lora/adapter.ts'
 import type { Adapter } from '../lora/lora.ts'
+import { openDiskCache } from './disk-cache.ts'
 import { type Embedder, type EmbedderOptions, openEmbedder } from './embed.ts'
 
 /** f0 and fθ as they are named by a user, read and found to belong together. */
@@ -126,27 +128,54 @@ async function readQueryEncoder(
   )
 }
 
-/** Opens both encoders of a pair; they share one session where they are the same, and what reads inputs where only an adapter differs. */
+/**
+ * Opens both encoders of a pair; they share one session where they are the same, and what reads inputs where only an adapter differs.
+ *
+ * With `cache`, both are loaded when something has to be computed that is not there. With `store`, which keeps the embeddings of nodes,
+ * fθ is loaded when a node is not there, and f0 at once, as questions are seldom asked twice; where both are one, it is at once.
+ */
 export async function openPair(
   pair: EncoderPair,
   options: EmbedderOptions = {},
 ): Promise<{ query: Embedder; node: Embedder; close(): Promise<void> }> {
   const { encoder, adapter, query } = pair
-  const node = await openEmbedder(encoder, { ...options, ...(adapter === undefined ? {} : { adapter }) })
   const same = encoder.fingerprint === query.fingerprint
-  if (adapter === undefined && same) return { query: node, node, close: () => node.close() }
+  const { store, questionStore, ...others } = options
+  // one for both: what it removes of a full folder is what both have not used for longest
+  const disk = options.cache === undefined ? undefined : openDiskCache(options.cache, options)
+  const opened: Embedder[] = []
+  const close = async (): Promise<void> => {
+    for (const embedder of opened.reverse()) await embedder.close()
+    await disk?.close()
+  }
+  const open = async (profile: EncoderProfile, more: EmbedderOptions): Promise<Embedder> => {
+    const embedder = await openEmbedder(profile, { ...others, ...more })
+    opened.push(embedder)
+    return embedder
+  }
+  const side = (own: EmbeddingStore | undefined, name: 'store' | 'questionStore'): EmbedderOptions =>
+    own === undefined ? {} : { [name]: own }
   try {
-    const asker = await openEmbedder(query, { ...options, ...(same ? { reader: node.reader } : {}) })
-    return {
-      query: asker,
-      node,
-      async close() {
-        await asker.close()
-        await node.close()
-      },
+    if (adapter === undefined && same) {
+      const both = await open(encoder, {
+        ...side(store ?? disk, 'store'),
+        ...side(questionStore ?? disk, 'questionStore'),
+      })
+      return { query: both, node: both, close }
     }
+    const node = await open(encoder, {
+      ...side(store ?? disk, 'store'),
+      ...side(disk, 'questionStore'),
+      ...(adapter === undefined ? {} : { adapter }),
+    })
+    const asker = await open(query, {
+      ...side(disk, 'store'),
+      ...side(questionStore ?? disk, 'questionStore'),
+      ...(same ? { reader: node.reader } : {}),
+    })
+    return { query: asker, node, close }
   } catch (error) {
-    await node.close()
+    await close()
     throw error
   }
 }

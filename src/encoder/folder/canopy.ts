@@ -35,6 +35,11 @@ const schema = z.object({
   /** How a table's header and rows become text. */
   tableFormat: z.enum(TABLE_FORMAT_NAMES),
   branching: z.number().int().min(2),
+  /**
+   * How far below its parent a child may score and still be entered by refinement; absent: 0, the rule. A version of canopy that
+   * does not know it refines by the rule.
+   */
+  margin: z.number().min(0).optional(),
   rendering: z.string(),
   segmenter: z.string(),
   /** Version of how pictures and frames become pixels; absent where the encoder reads only text. */

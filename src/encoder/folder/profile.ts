@@ -7,6 +7,7 @@ import { fingerprint } from './fingerprint.ts'
 import { readJsonObject, readOptional } from './json-files.ts'
 import { languageConfig } from './language-config.ts'
 import { readLengthLimit } from './length.ts'
+import { refuseOtherFolders } from './other-folders.ts'
 import { HOW_TO_GET, modulePath, readModules, readPooling, readPrompts, sentenceConfig } from './sentence-files.ts'
 import { findWeights } from './weight-files.ts'
 import { checkWeightsFit } from './weights-fit.ts'
@@ -101,6 +102,7 @@ export async function readEncoder(folder: string, options: ReadEncoderOptions = 
   if (!info.isDirectory())
     throw new InputError(`${root} is a file; an encoder is the folder that holds config.json and the weights.`)
 
+  await refuseOtherFolders(root)
   const modules = await readModules(root)
   const modelFolder = modules === undefined ? root : modulePath(root, modules.transformer)
   const configFile = join(modelFolder, 'config.json')

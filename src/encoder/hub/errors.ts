@@ -1,6 +1,7 @@
 import type { HubApiError } from '@huggingface/hub'
 import { reasonOf } from '../../support/download.ts'
 import { InputError } from '../../support/errors.ts'
+import { printable } from './answer.ts'
 
 const byHand = (id: string, revision: string): string =>
   `To get its files by hand: on a computer with network, download the repository ${id}${
@@ -31,7 +32,7 @@ export function hubError(
   if (error instanceof InputError) return error
   const statusCode = (error as Partial<HubApiError>).statusCode
   if (error instanceof Error && statusCode !== undefined) {
-    const said = error.message.split(/\. URL: /)[0]
+    const said = printable(error.message.split(/\. URL: /)[0] ?? '')
     // without a token the hub answers 401 for models that do not exist, too
     if ([401, 403, 404].includes(statusCode))
       return new InputError(
@@ -51,7 +52,7 @@ export function hubError(
   }
   if (error instanceof SyntaxError)
     return new InputError(
-      `What answers at ${hubUrl} is no Hugging Face hub (${error.message}); a proxy or a login page may stand in between.`,
+      `What answers at ${hubUrl} is no Hugging Face hub (${printable(error.message)}); a proxy or a login page may stand in between.`,
       {},
       error,
     )

@@ -16,6 +16,9 @@ export interface RepositoryFile {
   hash: string
 }
 
+/** Folder inside an export that holds f0, when it was exported with its query encoder. */
+export const QUERY_FOLDER = 'query-encoder'
+
 /** What encoders read beside their weights. */
 const SMALL_FILES = new Set([
   'config.json',

@@ -2,14 +2,23 @@ import { copyFile, link, lstat, mkdir, readFile, realpath, rename, rm, stat, sym
 import { basename, dirname, join, relative } from 'node:path'
 import { InputError } from '../../support/errors.ts'
 import { exists, fileError, temporaryName, writeFileAtomic } from '../../support/files.ts'
+import { comesWithPackage, packagedFolder } from '../../support/packaged.ts'
 import type { Progress } from '../../support/progress.ts'
 import { openedGraph } from '../folder/opened-graph.ts'
 import { downloadBlob, type RepositorySource } from './download.ts'
-import { hubError, notCached } from './errors.ts'
-import { encoderFiles, graphsOf, hasSize, MAIN_GRAPHS, missingFiles, type RepositoryFile } from './files.ts'
+import { notCached } from './errors.ts'
+import {
+  encoderFiles,
+  graphsOf,
+  hasSize,
+  MAIN_GRAPHS,
+  missingFiles,
+  QUERY_FOLDER,
+  type RepositoryFile,
+} from './files.ts'
+import { COMMIT, connect, hub, isHubId, isOffline, isRevision, listRepository } from './repository.ts'
 
-/** Folder inside an export that holds f0, when it was exported with its query encoder. */
-export const QUERY_FOLDER = 'query-encoder'
+export { QUERY_FOLDER }
 
 export interface HubOptions {
   /** Branch, tag or commit of a Hugging Face id that names none itself; `main` by default. */
@@ -38,8 +47,6 @@ export interface LocatedEncoder {
 /** Version of the choice of files, part of the lists of downloaded snapshots: with another choice they are looked at anew. */
 const CHOICE = 'canopy-hub/2'
 
-const COMMIT = /^[0-9a-f]{40}$/
-
 /**
  * Finds an encoder's folder by the name that a user gives: an existing folder, or a Hugging Face id `org/name`, perhaps with
  * `@revision`. A model that is not in the cache of Hugging Face's libraries is downloaded into it (configuration, tokenizer and
@@ -50,7 +57,8 @@ const COMMIT = /^[0-9a-f]{40}$/
  *   (the next call goes on from there) or brings other bytes than the hub announced
  */
 export async function locateEncoder(name: string, options: HubOptions = {}): Promise<LocatedEncoder> {
-  if (name !== '' && (await exists(name))) return { folder: name }
+  requireName(name)
+  if (await exists(name)) return { folder: name }
   const { id, revision } = await parseName(name, options.revision)
   const repository = join(options.cacheDir ?? (await hub()).getHFHubCachePath(), `models--${id.replace('/', '--')}`)
   const cached = await findCached(repository, revision, options.onnxFile)
@@ -73,7 +81,8 @@ export async function locateEncoder(name: string, options: HubOptions = {}): Pro
  */
 export async function locateConfiguration(name: string, options: Omit<HubOptions, 'onnxFile'> = {}): Promise<string> {
   const path = 'config.json'
-  const given = name === '' ? undefined : await stat(name).catch(() => undefined)
+  requireName(name)
+  const given = await stat(name).catch(() => undefined)
   if (given !== undefined) return given.isDirectory() ? join(name, path) : name
   const { id, revision } = await parseName(name, options.revision)
   const repository = join(options.cacheDir ?? (await hub()).getHFHubCachePath(), `models--${id.replace('/', '--')}`)
@@ -95,20 +104,28 @@ export async function locateConfiguration(name: string, options: Omit<HubOptions
   return join(snapshot, path)
 }
 
-/** Loaded only where a model is named by its id. */
-const hub = () => import('@huggingface/hub')
+/**
+ * Programs in JavaScript give whatever a variable has.
+ *
+ * @throws InputError for what is no text, or an empty one
+ */
+export function requireName(name: unknown): asserts name is string {
+  if (typeof name !== 'string' || name === '')
+    throw new InputError('Give the folder of an exported encoder or a Hugging Face id.')
+}
 
 /** `org/name[@revision]`, as the hub allows them. */
 async function parseName(name: string, otherwise = 'main'): Promise<{ id: string; revision: string }> {
+  const packaged = await packagedFolder(name)
+  if (packaged !== undefined) throw new InputError(comesWithPackage(name, packaged))
   const at = name.indexOf('@')
   const id = at === -1 ? name : name.slice(0, at)
   const revision = at === -1 ? otherwise : name.slice(at + 1)
-  const isId = /^\w[\w.-]*\/\w[\w.-]*$/.test(id) && !/--|\.\.|[.-](\/|$)|\.git$/.test(id) && id.length <= 96
-  if (!isId)
+  if (!isHubId(id))
     throw new InputError(
       `${JSON.stringify(name)}: there is no folder of that name, and no Hugging Face id is written like that (org/name, perhaps with @revision). Give the folder that holds config.json and the weights, or an id such as sentence-transformers/all-MiniLM-L6-v2.`,
     )
-  if (!/^\w[\w.+-]*(\/\w[\w.+-]*)*$/.test(revision) || revision.includes('..'))
+  if (!isRevision(revision))
     throw new InputError(
       `${JSON.stringify(revision)} is no revision of ${id}: give a branch, a tag or a commit of 40 digits after the @.`,
     )
@@ -162,45 +179,6 @@ async function readList(file: string): Promise<SnapshotList | undefined> {
     return undefined
   }
 }
-
-/** Asks the hub which commit a revision is. */
-async function connect(id: string, revision: string, options: HubOptions): Promise<RepositorySource> {
-  const { HUB_URL, modelInfo } = await hub()
-  const hubUrl = (options.hubUrl ?? (process.env.HF_ENDPOINT || HUB_URL)).replace(/\/+$/, '')
-  if (!/^https?:$/.test(URL.canParse(hubUrl) ? new URL(hubUrl).protocol : ''))
-    throw new InputError(
-      `${JSON.stringify(hubUrl)} is no address of a hub; HF_ENDPOINT should be like https://huggingface.co.`,
-    )
-  const accessToken = options.accessToken ?? (process.env.HF_TOKEN || undefined)
-  if (accessToken !== undefined && !accessToken.startsWith('hf_'))
-    throw new InputError('The access token (HF_TOKEN) is none of Hugging Face: those start with "hf_".')
-  const info = await modelInfo({
-    name: id,
-    revision,
-    additionalFields: ['sha'],
-    ...request({ hubUrl, accessToken }),
-  }).catch((error: unknown) => {
-    throw hubError(error, { id, revision, hubUrl, accessToken })
-  })
-  if (typeof info.sha !== 'string' || !COMMIT.test(info.sha))
-    throw new InputError(`${hubUrl} names no commit for ${id}@${revision}; is it a Hugging Face hub?`)
-  return { id, commit: info.sha, hubUrl, accessToken }
-}
-
-/** What every call of the hub's interface is given. The access token goes to no other host, whatever a listing links to. */
-function request(source: Pick<RepositorySource, 'hubUrl' | 'accessToken'>) {
-  const { origin } = new URL(source.hubUrl)
-  const guarded: typeof fetch = async (input, init) => {
-    const url = new URL(input instanceof Request ? input.url : input)
-    if (url.origin !== origin)
-      throw new InputError(`The hub ${source.hubUrl} sends its caller on to ${url.origin}, which is not followed.`)
-    return fetch(input, init)
-  }
-  const { hubUrl, accessToken } = source
-  return { hubUrl, fetch: guarded, ...(accessToken === undefined ? {} : { accessToken }) }
-}
-
-const MOST_FILES = 100_000
 
 /** Downloads what is missing of a commit and links it together. */
 async function download(
@@ -265,33 +243,6 @@ async function fetchFile(
 const writeReference = (repository: string, revision: string, commit: string): Promise<void> =>
   writeFileAtomic(join(repository, 'refs', ...revision.split('/')), commit)
 
-async function listRepository(source: RepositorySource): Promise<RepositoryFile[]> {
-  const { id, commit, hubUrl } = source
-  const { listFiles } = await hub()
-  const files: RepositoryFile[] = []
-  try {
-    const listing = listFiles({
-      repo: { type: 'model', name: id },
-      revision: commit,
-      recursive: true,
-      ...request(source),
-    })
-    for await (const { type, path, size, oid, lfs } of listing) {
-      if (type !== 'file') continue
-      const hash = lfs?.oid ?? oid
-      const bytes = lfs?.size ?? size
-      if (typeof path !== 'string' || !Number.isSafeInteger(bytes) || bytes < 0 || files.length >= MOST_FILES)
-        throw new InputError(`${hubUrl} gives no proper list of the files of ${id}.`)
-      if (hash === undefined || !(lfs === undefined ? COMMIT : /^[0-9a-f]{64}$/).test(hash))
-        throw new InputError(`${hubUrl} gives no proper hash of ${path} in ${id}.`)
-      files.push({ path, size: bytes, hash })
-    }
-  } catch (error) {
-    throw hubError(error, { ...source, revision: commit })
-  }
-  return files
-}
-
 /** Puts a blob into a snapshot: a relative link, or a copy where the platform allows no links. */
 async function linkBlob(blob: string, path: string): Promise<void> {
   await mkdir(dirname(path), { recursive: true })
@@ -330,8 +281,4 @@ async function unlinkOnnx(snapshot: string, onnxFile?: string): Promise<void> {
       }
     }
   }
-}
-
-function isOffline(): boolean {
-  return ['1', 'on', 'yes', 'true'].includes((process.env.HF_HUB_OFFLINE ?? '').toLowerCase())
 }

@@ -10,6 +10,8 @@ export interface EncoderModule extends LinearModule {
   /** Whether LoRA adapts it unless a run says otherwise. */
   standard: boolean
   storage: Storage
+  /** Products of the graph that share the weight, where they are several. */
+  uses?: number
 }
 
 /** A product of the graph with the weight of a linear map: y = scale · x W. */
@@ -20,7 +22,7 @@ export interface WeightUse {
 }
 
 /** A linear map found in an ONNX graph. */
-export interface ImportedModule extends EncoderModule {
+export interface ImportedModule extends Omit<EncoderModule, 'uses'> {
   /** The initializer that holds the weight, under its name in the file. */
   weight: string
   /** Whether the initializer is [outputs, inputs]; else [inputs, outputs]. */

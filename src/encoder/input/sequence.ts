@@ -1,4 +1,7 @@
 import { createHash } from 'node:crypto'
+import { KEY_BYTES } from '../../store/index.ts'
+
+export { KEY_BYTES }
 
 /** Features of a picture or of two frames that stand in for the embeddings of a run of tokens. */
 export interface VisualSpan {
@@ -48,9 +51,6 @@ export interface EncodedInput {
   /** Whether the input was cut at the maximum length. */
   truncated: boolean
 }
-
-/** How many bytes {@link sequenceKey} gives. */
-export const KEY_BYTES = 16
 
 /** A text's sequence: its tokens are counted from 0, and none stands for a picture. */
 export function textSequence(ids: Int32Array): TokenSequence {

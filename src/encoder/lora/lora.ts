@@ -29,10 +29,17 @@ export interface LoraOptions {
 /** LoRA matrices with what they adapt. */
 export interface Adapter {
   targets: LoraTarget[]
-  /** By the names of {@link loraA} ([rank, inputs]) and {@link loraB} ([outputs, rank]), row by row. */
+  /** By the names of `loraA` ([rank, inputs]) and `loraB` ([outputs, rank]), row by row. */
   tensors: Map<string, Float32Array>
   /** The fingerprint of the encoder that the matrices were trained over, where it is known. */
   baseFingerprint: string | undefined
+  /**
+   * Whether PEFT's settings of it are those of rank-stabilised LoRA, under which its alpha is scaled by 1 / √rank. The alphas of
+   * `targets` are scaled by 1 / rank all the same.
+   */
+  rankStabilised?: boolean
+  /** Adapted modules of the file that embeddings do not come from, as poolers and heads; absent where there is none. */
+  leftOut?: string[]
 }
 
 /** Name of a target's A, a graph input float32 [rank, inputs]. */

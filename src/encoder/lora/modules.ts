@@ -14,8 +14,9 @@ const STORAGES: Record<string, Storage> = { F16: 'fp16', BF16: 'bf16' }
  */
 export async function encoderModules(profile: EncoderProfile): Promise<EncoderModule[]> {
   if (profile.kind === 'onnx')
-    return (await readImported(profile)).modules.map(({ module, inputs, outputs, standard, storage }) => ({
+    return (await readImported(profile)).modules.map(({ module, inputs, outputs, standard, storage, uses }) => ({
       ...{ module, inputs, outputs, standard, storage },
+      ...(uses.length > 1 && { uses: uses.length }),
     }))
   const modules = linearModules(profile)
   const standard = new Set(selectTargets(modules, defaultTargets(profile)))

@@ -29,7 +29,12 @@ export function poolRows(
   vectors: Float32Array,
   sequences: readonly TokenSequence[],
   pooling: Pooling | undefined,
-  { normalize, dimension, width: expected, weights }: EncoderProfile,
+  {
+    normalize,
+    dimension,
+    width: expected,
+    weights,
+  }: Pick<EncoderProfile, 'normalize' | 'dimension' | 'width' | 'weights'>,
 ): Float32Array {
   const length = pooling === undefined ? 1 : sequences.reduce((longest, { ids }) => Math.max(longest, ids.length), 1)
   const width = vectors.length / (sequences.length * length)

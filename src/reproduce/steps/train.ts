@@ -43,8 +43,8 @@ export function trainStep(workspace: Workspace, options: TrainStepOptions): Step
   const { hashes } = workspace
   const { adapter } = runPaths(folder)
   // threads change bits and nothing else, checkpoints nothing at all
-  const { threads: _threads, checkpointEvery: _every, keep: _keep, ...others } = settings
-  // of a loss module it is the text that counts, which is among the content
+  const { threads: _threads, checkpointEvery: _every, keep: _keep, adapter: start, ...others } = settings
+  // of a loss module and of an adapter it is the text that counts, which is among the content
   const decisive = isLossModule(settings.loss) ? { ...others, loss: 'a module' } : others
   return {
     kind: 'train',
@@ -59,6 +59,7 @@ export function trainStep(workspace: Workspace, options: TrainStepOptions): Step
     },
     async content() {
       const inputs: Inputs = await encoderInputs(workspace)
+      if (start !== null) inputs['adapter that training begins from'] = await hashes.of(start)
       if (isLossModule(settings.loss)) inputs['loss module'] = (await hashLossModule(settings.loss)).sha256
       for (const [i, { benchmark, folder: dataset }] of sources.entries()) {
         inputs[`data of ${benchmark.name}`] = await hashOfSplit(workspace, dataset, benchmark.splits.train)
@@ -74,7 +75,7 @@ export function trainStep(workspace: Workspace, options: TrainStepOptions): Step
         warn('The run began on another machine, or with other versions or threads; it begins again.')
         await rm(folder, { recursive: true, force: true })
       }
-      const pair = await readPair(workspace, undefined, settings)
+      const pair = await readPair(workspace, settings.adapter ?? undefined, settings)
       const { adapter: _, ...result } = await train({
         encoder: pair.encoder,
         queryEncoder: pair.query,

@@ -1,7 +1,13 @@
 import { resolve } from 'node:path'
 import { createKeyTable, type Dataset, mayHoldMedia } from '../../data/index.ts'
 import { type EncoderInput, encoderInput } from '../../encoder/index.ts'
-import { addTrainingQuestion, emptyTrainingData, type TrainingData } from '../../eval/index.ts'
+import {
+  addTrainingQuestion,
+  createOverlapCounter,
+  emptyTrainingData,
+  type Overlap,
+  type TrainingData,
+} from '../../eval/index.ts'
 import {
   buildHierarchy,
   type Hierarchy,
@@ -51,6 +57,8 @@ export interface TrainingSet {
   empty: number
   /** What is trained and selected on, as hashes. */
   trainingData(): Promise<TrainingData>
+  /** How much of some instances' questions is among what was trained on before. */
+  seen(before: TrainingData, instances: Int32Array): Promise<Overlap>
   read(instance: number): Promise<RawInstance>
   /** An instance's item. */
   item(instance: number): Promise<Item>
@@ -152,6 +160,12 @@ export async function openTrainingSet(
       const data = emptyTrainingData()
       for await (const { question } of questions()) addTrainingQuestion(data, question)
       return data
+    },
+    async seen(before, instances) {
+      const wanted = new Set(Array.from(instances, (instance) => index.question[instance]!))
+      const counter = createOverlapCounter(before)
+      for await (const { number, question } of questions()) if (wanted.has(number)) counter.add(question)
+      return counter.result()
     },
     async name(instance) {
       const data = places.file[instance]!

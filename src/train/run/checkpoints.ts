@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
 import { readdir, readFile, rm, writeFile } from 'node:fs/promises'
-import { basename, join } from 'node:path'
+import { basename, dirname, join } from 'node:path'
 import { z } from 'zod'
 import { openSafetensors, type Tensor, writeSafetensors } from '../../onnx/index.ts'
 import { InputError } from '../../support/errors.ts'
@@ -8,6 +8,11 @@ import { atomicFolder, fileError, sha256File } from '../../support/files.ts'
 import type { LossScale } from '../step/loss-scale.ts'
 import { type AdamWState, initialAdamW, type Tensors } from '../step/optimizer.ts'
 import type { MetricsLine, ValidationMetrics } from './metrics.ts'
+
+/** What the adapter that a run begins from is called in a fingerprint, and so in messages. */
+export const BEGINS_FROM = 'adapter that it begins from'
+/** The folder of a run that keeps a copy of it, beside that of the checkpoints. */
+export const START_FOLDER = 'start-adapter'
 
 const SCHEMA = 'canopy-checkpoint/2'
 const STATE = 'state.json'
@@ -260,9 +265,15 @@ function requireSame(stored: Fingerprint, current: Fingerprint, at: { finished: 
   const different = names.filter((name) => stored[name] !== current[name] && !(at.finished && isEnvironment(name)))
   if (different.length === 0) return
   const shown = different.map((name) => `${name} was ${stored[name] ?? 'absent'}, is ${current[name] ?? 'absent'}`)
+  // a link to the newest adapter moves on while a run is stopped
+  const start = join(dirname(dirname(at.path)), START_FOLDER)
+  const copy =
+    stored[BEGINS_FROM] !== undefined && different.includes(BEGINS_FROM)
+      ? ` The run keeps a copy of the adapter that it began from: --adapter ${start}.`
+      : ''
   throw new InputError(
     `The run cannot go on from this checkpoint, because what it depends on has changed: ${shown.join('; ')}. ` +
-      'Resume with what the run began with, or start a new one in another output folder.',
+      `Resume with what the run began with, or start a new one in another output folder.${copy}`,
     { file: at.path },
   )
 }

@@ -18,6 +18,11 @@ export async function configOf(options: TrainOptions, plan: RunPlan, state: Trai
     encoder: recordOf(options.encoder),
     queryEncoder: recordOf(options.queryEncoder),
     ...(module && { lossModule: { path: module.path, sha256: module.sha256, files: module.files } }),
+    ...(plan.start && {
+      startAdapter: {
+        ...{ folder: plan.start.folder, sha256: plan.start.hash, modules: plan.start.adapter.targets.length },
+      },
+    }),
     modules: plan.targets.map((target) => target.module),
     data: set.sources,
     instances: {

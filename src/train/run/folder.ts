@@ -7,7 +7,7 @@ import { exists, writeFileAtomic } from '../../support/files.ts'
 import type { LeftOut } from '../data/visuals.ts'
 import type { EngineRecord } from '../engine/open.ts'
 import type { TrainSettings } from '../settings.ts'
-import { checkpointFolders, type Fingerprint } from './checkpoints.ts'
+import { checkpointFolders, type Fingerprint, START_FOLDER } from './checkpoints.ts'
 import { LOCK_FILE } from './lock.ts'
 
 /** The places inside a run folder. */
@@ -16,6 +16,8 @@ export const runPaths = (folder: string) => ({
   metrics: join(folder, 'metrics.jsonl'),
   checkpoints: join(folder, 'checkpoints'),
   adapter: join(folder, 'adapter'),
+  /** A copy of the adapter that the run began from, where it began from one. */
+  start: join(folder, START_FOLDER),
   /** What is trained and selected on, as hashes. */
   trainingData: join(folder, TRAINING_DATA_FILE),
   /** The validation instances, one JSON object a line. */
@@ -35,6 +37,8 @@ export interface RunConfig {
   queryEncoder: EncoderRecord
   /** The loss module, where there is one: its files and the SHA-256 of each, and of all of them together. */
   lossModule?: { path: string; sha256: string; files: Record<string, string> }
+  /** The adapter that the run began from, where it began from one: its folder, and the hash of what it computes. */
+  startAdapter?: { folder: string; sha256: string; modules: number }
   /** Patterns resolved to module paths. */
   modules: string[]
   data: {
@@ -109,10 +113,15 @@ export async function checkRunFolder(folder: string, resume: boolean): Promise<v
 async function isUnbegunRun(folder: string, content: string[]): Promise<boolean> {
   const places = runPaths(folder)
   if (!content.includes(basename(places.config))) return false
-  const config = await readConfig(folder)
-  if (config !== undefined) return typeof config?.schema === 'string' && config.schema.startsWith('canopy-run/')
+  if ((await readConfig(folder)) !== undefined) return isRun(folder)
   const own = Object.values(places).map((place) => basename(place))
   return content.every((name) => own.includes(name))
+}
+
+/** Whether a folder's config.json says that it is a training run, of whichever version. */
+export async function isRun(folder: string): Promise<boolean> {
+  const schema = (await readConfig(folder))?.schema
+  return typeof schema === 'string' && schema.startsWith('canopy-run/')
 }
 
 /** config.json, whatever it holds; undefined where it is damaged or missing. */
@@ -144,8 +153,9 @@ export async function isRunConfig(folder: string): Promise<boolean> {
 
 /** Removes what a run that failed before its first step has written. */
 export async function removeRun(folder: string): Promise<void> {
-  const { config, metrics, trainingData, heldOut, checkpoints } = runPaths(folder)
+  const { config, metrics, trainingData, heldOut, checkpoints, start } = runPaths(folder)
   await rmdir(checkpoints).catch(() => {})
+  await rm(start, { recursive: true, force: true })
   // config.json last: while it is there, what is left is known as a run's.
   for (const file of [metrics, trainingData, heldOut, config]) await rm(file, { force: true })
 }

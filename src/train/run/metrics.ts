@@ -18,7 +18,7 @@ export interface ValidationMetrics {
   benchmarks: Record<string, number>
 }
 
-/** A line of metrics.jsonl: one per optimizer step, and one for step 0, the frozen encoder. */
+/** A line of metrics.jsonl: one per optimizer step, and one for step 0, what the run begins from. */
 export interface MetricsLine {
   step: number
   epoch?: number
@@ -105,8 +105,8 @@ function parseLine(line: string): MetricsLine | undefined {
   }
 }
 
-/** Validation metrics of step 0, the frozen encoder; undefined where the file does not start there. */
-export async function readFrozen(path: string): Promise<ValidationMetrics | undefined> {
+/** Validation metrics of step 0; undefined where the file does not start there. */
+export async function readFirst(path: string): Promise<ValidationMetrics | undefined> {
   const text = await readFile(path, 'utf8').catch(() => '')
   const first = parseLine(text.slice(0, Math.max(0, text.indexOf('\n'))))
   return first?.step === 0 ? first.validation : undefined

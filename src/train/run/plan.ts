@@ -6,6 +6,7 @@ import {
   type EncoderProfile,
   encoderModules,
   FEATURES_FOLDER,
+  graphNames,
   type InputReader,
   type LoraTarget,
   loraShapes,
@@ -19,9 +20,10 @@ import { computeVisuals, type LeftOut, leftOutNotes, visualInstances } from '../
 import { type ChosenEngine, chooseEngine, type EngineRecord, engineText } from '../engine/open.ts'
 import { isLossModule, type LossModule, loadLossModule } from '../loss/module.ts'
 import type { TrainSettings } from '../settings.ts'
-import type { Fingerprint } from './checkpoints.ts'
+import { BEGINS_FROM, type Fingerprint } from './checkpoints.ts'
 import type { TrainOptions } from './run.ts'
 import { machine, versions } from './versions.ts'
+import { noteWarmStart, readWarmStart, type WarmStart } from './warm-start.ts'
 
 /** What a run is, before anything is computed. */
 export interface RunPlan {
@@ -36,6 +38,8 @@ export interface RunPlan {
   openReader(): Promise<InputReader>
   /** Instances of the parts whose visual features may have to be computed yet. */
   visual: number[]
+  /** The adapter that the run begins from, where it begins from one. */
+  start: WarmStart | undefined
   /** The modules that LoRA adapts, and the shape of each of its matrices. */
   targets: LoraTarget[]
   shapes: Map<string, number[]>
@@ -64,6 +68,8 @@ export async function planRun(options: TrainOptions, onClose: (close: () => Prom
     throw new InputError(
       `The query encoder's embeddings have ${queryEncoder.dimension} numbers, the node encoder's ${encoder.dimension}; a cosine needs equal sizes.`,
     )
+  const start = await readWarmStart(options, resolve(options.output))
+  if (start !== undefined) await noteWarmStart(start, options)
   const datasets: Dataset[] = []
   for (const path of options.datasets) {
     const dataset = await openDataset(path)
@@ -85,18 +91,23 @@ export async function planRun(options: TrainOptions, onClose: (close: () => Prom
   if (split.validation.length === 0 && settings.validationShare > 0)
     warn('No source is small enough for a validation part; the adapter of the last step is kept.')
 
-  const targets = await loraTargets(encoder, settings)
+  const targets = start?.adapter.targets ?? (await loraTargets(encoder, settings))
+  const own = encoder.kind === 'onnx' ? graphNames(targets) : []
+  if (own.length > 0)
+    note?.(
+      `The adapter is written under the names that the graph has for its maps. PEFT loads it over the checkpoint only if that has modules of these names, too, and not several in the place of one: ${own.slice(0, 3).join(', ')}${own.length > 3 ? ` and ${own.length - 3} more` : ''}.`,
+    )
   const sampler = createSampler(split.train, settings.batchSize, settings.seed)
   const { stepsPerEpoch } = sampler
   const evaluateEvery = settings.evaluateEvery ?? Math.max(1, Math.ceil(stepsPerEpoch / 2))
   const module = isLossModule(settings.loss) ? await loadLossModule(settings) : undefined
   const engine = await chooseEngine(settings)
   return {
-    ...{ set, split, ...inputs, targets, sampler, evaluateEvery, threads, module, engine },
+    ...{ set, split, ...inputs, start, targets, sampler, evaluateEvery, threads, module, engine },
     shapes: new Map(loraShapes(targets).map(({ name, shape }) => [name, shape as number[]])),
     totalSteps: settings.steps ?? Math.max(1, Math.ceil(settings.epochs * stepsPerEpoch)),
     checkpointEvery: settings.checkpointEvery ?? evaluateEvery,
-    fingerprint: await fingerprintOf(options, { set, leftOut: inputs.leftOut, threads, module }, engine.record),
+    fingerprint: await fingerprintOf(options, { set, start, leftOut: inputs.leftOut, threads, module }, engine.record),
   }
 }
 
@@ -138,7 +149,8 @@ function checkWeights(settings: TrainSettings, benchmarks: string[], warn: (mess
     )
 }
 
-async function loraTargets(encoder: EncoderProfile, { targets, rank, alpha }: TrainSettings): Promise<LoraTarget[]> {
+async function loraTargets(encoder: EncoderProfile, { targets, ...stated }: TrainSettings): Promise<LoraTarget[]> {
+  const [rank, alpha] = [stated.rank, stated.alpha] as [number, number]
   const modules = chosenModules(await encoderModules(encoder), targets)
   if (modules.length === 0)
     throw new InputError('No linear map of a layer was found in the encoder; name the modules to adapt (--targets).', {
@@ -155,14 +167,14 @@ async function loraTargets(encoder: EncoderProfile, { targets, rank, alpha }: Tr
 /** Everything that the bytes of the final adapter depend on. */
 async function fingerprintOf(
   options: TrainOptions,
-  { set, leftOut, threads, module }: Pick<RunPlan, 'set' | 'leftOut' | 'threads' | 'module'>,
+  { set, start, leftOut, threads, module }: Pick<RunPlan, 'set' | 'start' | 'leftOut' | 'threads' | 'module'>,
   engine: EngineRecord,
 ): Promise<Fingerprint> {
-  // How often and how many checkpoints are written has no say in what is trained, nor has the place of a loss module; of files that
+  // How often and how many checkpoints are written has no say in what is trained, nor has the place of a loss module or an adapter; of files that
   // cannot be read it is their items that count.
   const { threads: _threads, keep: _keep, checkpointEvery: _every, onError: _onError, ...rest } = options.settings
   // What computes counts as it turned out, not as it was asked for.
-  const { engine: _engine, tfjsBackend: _backend, ...decisive } = rest
+  const { engine: _engine, tfjsBackend: _backend, adapter: _adapter, ...decisive } = rest
   const settings = module === undefined ? decisive : { ...decisive, loss: 'a module' }
   const named = (prefix: string, entries: object): Fingerprint =>
     Object.fromEntries(
@@ -174,6 +186,7 @@ async function fingerprintOf(
   return {
     ...named('setting', settings),
     ...(module && { 'loss module': module.sha256 }),
+    ...(start && { [BEGINS_FROM]: start.hash }),
     ...(leftOut.unreadable.length > 0 && { 'items left out': leftOut.unreadable.map(({ item }) => item).join(', ') }),
     encoder: options.encoder.fingerprint,
     'query encoder': options.queryEncoder.fingerprint,

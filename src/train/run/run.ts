@@ -1,6 +1,6 @@
 import { resolve } from 'node:path'
 import type { EncoderProfile } from '../../encoder/index.ts'
-import { writeTrainingData } from '../../eval/index.ts'
+import { joinedTrainingData, writeTrainingData } from '../../eval/index.ts'
 import { InputError } from '../../support/errors.ts'
 import { exists } from '../../support/files.ts'
 import type { Progress } from '../../support/progress.ts'
@@ -17,14 +17,15 @@ import { clearTemporaries, readCheckpoint, type TrainingState, writeCheckpoint }
 import { configOf } from './config.ts'
 import { checkRunFolder, isRunConfig, removeRun, runPaths, writeRunConfig } from './folder.ts'
 import { lockRun } from './lock.ts'
-import { cutMetrics, type MetricsLine, openMetrics, readFrozen, type ValidationMetrics } from './metrics.ts'
+import { cutMetrics, type MetricsLine, openMetrics, readFirst, type ValidationMetrics } from './metrics.ts'
 import { planRun, type RunPlan } from './plan.ts'
 import { isSelected, writeSelected } from './selected.ts'
-import { warnOfFewDecisions, warnOfFewSteps } from './too-few.ts'
+import { warnOfFewDecisions, warnOfFewSteps, warnOfSeen } from './too-few.ts'
 import { firstState, openTrainer, type Trainer } from './trainer.ts'
+import { keepStart } from './warm-start.ts'
 
 export interface TrainOptions {
-  /** The node encoder to adapt: a checkpoint. */
+  /** The node encoder to adapt: a checkpoint, or an ONNX folder. */
   encoder: EncoderProfile
   /** f0, which embeds the questions and stays as it is. */
   queryEncoder: EncoderProfile
@@ -56,9 +57,11 @@ export interface TrainResult {
   steps: number
   /** Whether there was nothing left to do. */
   alreadyFinished: boolean
-  /** The step whose adapter was selected, and how it and the frozen encoder do on the validation part. */
+  /** The step whose adapter was selected, 0 for what the run began from, and how it and the frozen encoder do on the validation part. */
   selected: { step: number; validation: ValidationMetrics | undefined }
   frozen: ValidationMetrics | undefined
+  /** Where the run began from an adapter, in place of `frozen`: how that does. */
+  start?: ValidationMetrics | undefined
   /** `leftOut`: those that the encoder cannot read. */
   instances: { train: number; validation: number; leftOut: number }
   skipped: number
@@ -78,8 +81,9 @@ export interface TrainResult {
 
 /**
  * Trains LoRA matrices on a node encoder and writes a run folder: config.json, metrics.jsonl, checkpoints/, adapter/ (the one
- * that the validation part of the training data selects) and training-data.json. The same seed, settings, data, threads and
- * machine give the same bytes, whether or not the run was interrupted in between.
+ * that the validation part of the training data selects) and training-data.json; and start-adapter/, where it begins from an
+ * adapter. The same seed, settings, data, threads and machine give the same bytes, whether or not the run was interrupted in
+ * between.
  *
  * @throws InputError for bad input, and a run folder that is in use or holds another run
  * @throws Interrupted when `signal` asked for it
@@ -118,6 +122,7 @@ async function lockedTrain(
   }
   if (resumed !== undefined && resumed.step >= plan.totalSteps && resumed.unvalidated === undefined) {
     if (!(await exists(paths.heldOut)) || !(await exists(paths.trainingData))) await writeRecords(folder, plan)
+    if (plan.start !== undefined) await keepStart(folder, plan.start, options.encoder)
     if (!(await isSelected(paths.adapter, resumed.best.tensors, options.encoder))) {
       if (await exists(paths.adapter)) warn(`The adapter ${paths.adapter} is damaged and is written again.`)
       await writeSelected(paths.adapter, resumed.best.tensors, options, plan)
@@ -141,7 +146,11 @@ async function lockedTrain(
   }
 
   if (state.best.step === 0)
-    warn('No step did better on the validation part than the frozen encoder, so the adapter changes nothing.')
+    warn(
+      plan.start === undefined
+        ? 'No step did better on the validation part than the frozen encoder, so the adapter changes nothing.'
+        : 'No step did better on the validation part than the adapter that the run began from, which stays as it was.',
+    )
   await writeSelected(paths.adapter, state.best.tensors, options, plan)
   return { ...(await resultOf(folder, plan, state)), work: { ...work, peakMemory: peakMemory() } }
 }
@@ -183,8 +192,8 @@ async function checkLoss(
 }
 
 /** Writes what the run trains on and what selects its adapter. */
-async function writeRecords(folder: string, { set, split }: RunPlan): Promise<void> {
-  await writeTrainingData(folder, await set.trainingData())
+async function writeRecords(folder: string, { set, split, start }: RunPlan): Promise<void> {
+  await writeTrainingData(folder, joinedTrainingData(await set.trainingData(), start?.trainingData))
   await writeHeldOut(folder, set, split.validation)
 }
 
@@ -202,6 +211,8 @@ async function runSteps(
   const { engine } = trainer
   const paths = runPaths(folder)
   await writeRecords(folder, plan)
+  if (plan.start !== undefined) await keepStart(folder, plan.start, options.encoder)
+  if (!resumed) await warnOfSeen(plan, warn)
   if (!resumed) warnOfFewSteps(totalSteps, settings, warn)
   const logged = state.unvalidated === undefined ? state.step : state.step - 1
   const missing = await cutMetrics(paths.metrics, resumed ? logged : -1)
@@ -269,14 +280,19 @@ function addWork(work: Work, line: MetricsLine): void {
 
 const peakMemory = (): number => process.resourceUsage().maxRSS * 1024
 
-async function resultOf(folder: string, { split, leftOut }: RunPlan, state: TrainingState): Promise<TrainResult> {
+async function resultOf(
+  folder: string,
+  { split, leftOut, start }: RunPlan,
+  state: TrainingState,
+): Promise<TrainResult> {
   const { adapter, metrics } = runPaths(folder)
+  const first = await readFirst(metrics)
   return {
     adapter,
     steps: state.step,
     alreadyFinished: false,
     selected: { step: state.best.step, validation: state.best.metrics },
-    frozen: await readFrozen(metrics),
+    ...(start === undefined ? { frozen: first } : { frozen: undefined, start: first }),
     instances: { train: split.train.length, validation: split.validation.length, leftOut: leftOut.instances.size },
     skipped: state.skipped,
     work: { ...createWork(), peakMemory: peakMemory() },

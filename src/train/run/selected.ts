@@ -20,10 +20,15 @@ export async function writeSelected(
   folder: string,
   tensors: Tensors,
   { encoder, queryEncoder, settings }: TrainOptions,
-  { targets, set }: RunPlan,
+  { targets, start, set }: RunPlan,
 ): Promise<void> {
   await atomicFolder(folder, async (temporary) => {
-    await writeAdapter(temporary, { targets, tensors, baseFingerprint: encoder.fingerprint }, encoder)
+    const { rankStabilised = false } = start?.adapter ?? {}
+    await writeAdapter(
+      temporary,
+      { targets, tensors, baseFingerprint: encoder.fingerprint, ...(rankStabilised && { rankStabilised }) },
+      encoder,
+    )
     const canopy = canopySettings(encoder, queryEncoder, {
       title: settings.title,
       tableFormat: settings.tableFormat,

@@ -1,5 +1,6 @@
 import type { TrainSettings } from '../settings.ts'
 import type { ValidationMetrics } from './metrics.ts'
+import type { RunPlan } from './plan.ts'
 
 /** Fewer optimizer steps than this hardly move LoRA matrices, half of which begin at zero. */
 const FEW_STEPS = 20
@@ -26,4 +27,14 @@ export function warnOfFewDecisions(
   warn(
     `The validation part has only ${decisions} ${decisions === 1 ? 'decision' : 'decisions'}, so that chance selects the adapter: take more data, or a larger share of them (validationShare is ${validationShare}).`,
   )
+}
+
+/** Says when the adapter that a run begins from has seen what is to select the run's own. */
+export async function warnOfSeen({ start, set, split }: RunPlan, warn: (message: string) => void): Promise<void> {
+  if (start?.trainingData === undefined || split.validation.length === 0) return
+  const { questions, of } = await set.seen(start.trainingData, split.validation)
+  if (questions > 0)
+    warn(
+      `The adapter that the run begins from was trained or selected on ${questions} of the ${of.questions} questions of the validation part, which may so speak for it and against what is learned from new data. Judge the result on a split that neither has seen ("canopy evaluate", "canopy compare").`,
+    )
 }

@@ -19,7 +19,7 @@ import { chosenUpdate } from '../engine/update.ts'
 import { builtInLoss } from '../loss/pairwise.ts'
 import { chooseBudget, memoryOf } from '../step/budget.ts'
 import { initialLossScale } from '../step/loss-scale.ts'
-import type { Tensors } from '../step/optimizer.ts'
+import { copyTensors, type Tensors } from '../step/optimizer.ts'
 import { initialState, type TrainingState } from './checkpoints.ts'
 import type { RunPlan } from './plan.ts'
 import type { TrainOptions } from './run.ts'
@@ -118,7 +118,8 @@ function computedIn({ computed, batches }: TrainableEncoder, budget: number, wan
 /** The state before the first step; a token budget that is to be measured is measured. */
 export async function firstState(options: TrainOptions, plan: RunPlan, trainer: Trainer): Promise<TrainingState> {
   const { seed, tokenBudget, precision } = options.settings
-  const tensors = initialLora(plan.targets, `${seed}/lora`)
+  const { start } = plan
+  const tensors = start === undefined ? initialLora(plan.targets, `${seed}/lora`) : copyTensors(start.adapter.tensors)
   const budget = tokenBudget === 'auto' ? await measuredBudget(options, plan, trainer, tensors) : tokenBudget
   return initialState(tensors, budget, precision === 'fp16' ? initialLossScale() : undefined)
 }
